@@ -1,13 +1,20 @@
 """Ask what is known against the packages of constraints.txt; exit code 1 if anything is.
 
 What could not be asked about is no clean result: it is counted, named, and exit code 1, too.
+
+Asking needs https://pypi.org: a mirror of its files has no advisories. Where it is not in reach,
+``--record FILE`` on another machine, with the same constraints.txt, and ``--recorded FILE`` here:
+what the record does not have in that version was not asked about.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +57,41 @@ def judge(said: str) -> tuple[list[str], int]:
     return lines, int(bool(known or unasked or not packages))
 
 
+_PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)
+
+
+def recorded(record: str, constraints: str) -> tuple[str, str]:
+    """When a record was made, and what pip-audit would say by it of these constraints."""
+    try:
+        kept = json.loads(record)
+        when, known = str(kept["asked"]), kept["said"]["dependencies"]
+        found = {(each["name"], each.get("version")): each for each in known}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        sys.exit(f"advisories: this is no record of --record: {error!r}")
+    missing = {"skip_reason": "the record does not have it"}
+    said = [
+        found.get((name, version), {"name": name, **missing})
+        for name, version in _PINNED.findall(constraints)
+    ]
+    return when, json.dumps({"dependencies": said})
+
+
 def main() -> int:
-    lines, code = judge(ask(ROOT / "constraints.txt"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--record", type=Path, help="write down what is said, for elsewhere")
+    parser.add_argument("--recorded", type=Path, help="ask what was written down, and nobody else")
+    given = parser.parse_args()
+    constraints = ROOT / "constraints.txt"
+    if given.recorded:
+        record = given.recorded.read_text(encoding="utf-8")
+        when, said = recorded(record, constraints.read_text(encoding="utf-8"))
+        print(f"as was known {when}; what came later is not in it")
+    else:
+        said = ask(constraints)
+    if given.record:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        given.record.write_text(json.dumps({"asked": now, "said": json.loads(said)}) + "\n")
+    lines, code = judge(said)
     print("\n".join(lines))
     return code
 

@@ -47,3 +47,28 @@ def test_what_was_not_asked_about_is_not_clean(advisories: Any) -> None:
     assert code == 1 and "1 packages were asked about" in text
     assert "1 packages could not be asked about (b, …)" in text
     assert judged(advisories)[1] == 1  # nothing at all was asked
+
+
+CONSTRAINTS = """\
+a==1.0 \\
+    --hash=sha256:00
+b-c==1.0 ; python_version >= '3.11' \\
+    --hash=sha256:11
+"""
+
+
+def test_a_record_answers_where_nobody_can_be_asked(advisories: Any) -> None:
+    said = {"dependencies": [package("a"), package("b-c", "PYSEC-1")]}
+    record = json.dumps({"asked": "2026-11-23T05:00:00Z", "said": said})
+    when, answer = advisories.recorded(record, CONSTRAINTS)
+    lines, code = advisories.judge(answer)
+    assert (when, code) == ("2026-11-23T05:00:00Z", 1)
+    assert lines == ["b-c 1.0: PYSEC-1 (mended in 2.0)", "2 packages were asked about, 1 found"]
+    _, answer = advisories.recorded(record, CONSTRAINTS.replace("a==1.0", "a==1.1"))
+    assert "1 packages could not be asked about (a, …)" in advisories.judge(answer)[0][-1]
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"asked": 1, "said": {"dependencies": [1]}}'])
+def test_what_is_no_record_is_refused(advisories: Any, record: str) -> None:
+    with pytest.raises(SystemExit, match="no record"):
+        advisories.recorded(record, CONSTRAINTS)
