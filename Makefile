@@ -216,6 +216,7 @@ figures: $(VENV)/.build
 coverage: $(VENV)/.build
 	PYTHONPATH=proto $(PY) -m gpgen --spec proto/spec --coverage proto/coverage.md --lock
 	PYTHONPATH=proto $(PY) -m gpgen.emit_nvml --spec proto/spec_nvml --coverage proto/coverage-nvml.md
+	PYTHONPATH=proto $(PY) -m gpgen.emit_nccl --spec proto/spec_nccl --coverage proto/coverage-nccl.md
 
 # Pages made from the spec, in build/reference.
 reference: build

@@ -3,6 +3,7 @@
 
 #include "activity_table.h"
 #include "call.h"
+#include "communicator_table.h"
 #include "context.h"
 #include "export.h"
 #include "gp_errors.h"
@@ -151,6 +152,11 @@ GPC_EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *p
     static const CUuuid activity = GPC_ACTIVITY_TABLE;
     if (memcmp(pExportTableId, &activity, sizeof activity) == 0) {
         *ppExportTable = &gpc_activity_table;
+        return CUDA_SUCCESS;
+    }
+    static const CUuuid communicators = GPC_COMMUNICATOR_TABLE;
+    if (memcmp(pExportTableId, &communicators, sizeof communicators) == 0) {
+        *ppExportTable = &gpc_communicator_table;
         return CUDA_SUCCESS;
     }
     return gpc_private_table(ppExportTable, (const unsigned char *)pExportTableId->bytes,

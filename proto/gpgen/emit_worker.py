@@ -73,7 +73,7 @@ def _notify_prototype(f: Function) -> str:
 #: What generated handlers use of the worker.
 _HEADERS = """
     answer array_extent batch function gpw_handlers graph graph_node green growth handles later
-    loop memory module peer place pool quota span texture
+    loop memory module nccl peer place pool quota span texture
 """
 
 

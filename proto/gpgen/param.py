@@ -29,6 +29,7 @@ HANDLES = {
     "CUsurfref": "surfref",
     "CUlinkState": "link",
     "CUdevResourceDesc": "resource_desc",
+    "gp_communicator": "communicator",
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 

@@ -105,6 +105,12 @@ enum gp_described_flags {
 #define GP_PEER_URL_MAX 512 /* with its NUL */
 #define GP_PEER_CONNECT_MS 10000
 
+/* Of NCCL's; in the worker a communicator's handle is its own record of it. */
+typedef struct gp_communicator *gp_communicator;
+#define GP_NCCL_ID_BYTES 128   /* of a unique id */
+#define GP_NCCL_CALLS_MAX 4096 /* of one group */
+#define GP_NCCL_TEXT_MAX 512   /* of what NCCL says of an error, with its NUL */
+
 /* `state` of the load messages */
 enum gp_image_state {
     GP_IMAGE_LOADED = 0,

@@ -92,6 +92,7 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     cupti: Path | None = Field(
         None, description="the path of CUPTI's library, for profilers and timelines of clients"
     )
+    nccl: Path | None = Field(None, description="the path of NCCL's library, for collectives")
     soft_gpus: int = Field(1, ge=1, le=16, description="a whole number 1..16")
     soft_memory: SizeSetting = Field(
         1 << 30, ge=1 << 20, le=1 << 42, description="a size from 1MiB to 4TiB, e.g. 1GiB"

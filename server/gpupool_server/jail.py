@@ -21,13 +21,13 @@ from pathlib import Path
 from gpupool_common import logs, paths
 from gpupool_common.errors import ConfigError, GpupoolError, InstallError
 from gpupool_server import (
-    cupti,
     jail_collectives,
     jail_devices,
     jail_files,
     jail_leases,
     jail_limits,
     jail_status,
+    worker_libraries,
 )
 from gpupool_server.cgroups import Cgroups
 from gpupool_server.config import Settings
@@ -177,7 +177,7 @@ class Jail:
         if self._inventory.kind == "cuda":
             jail_devices.load_uvm()
         inventory, env = self._inventory, dict(os.environ)
-        opened = filter(None, [cupti.find(self._settings.cupti, inventory.kind)])
+        opened = worker_libraries.opened(self._settings, inventory.kind).values()
         self._libraries = jail_files.libraries(
             self._program, self._plugins, inventory.driver, inventory.kind, env, opened
         )

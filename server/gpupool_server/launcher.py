@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpupool_common import logs, tracing
-from gpupool_server import cupti, worker
+from gpupool_server import worker, worker_libraries
 from gpupool_server.board import BoardError, Seat
 from gpupool_server.budgets import of_worker
 from gpupool_server.config import Settings
@@ -175,7 +175,7 @@ class Launcher:
     ) -> tuple[Process, Confined]:
         """The worker's process, in a jail if there is one here."""
         command = self._command(folder, allocation, seats, budgets, ways.urls)
-        if allocation.seated and not ways.host and not _speaks_to_others(request):
+        if allocation.seated and not ways.host and not _has_ranks(request, allocation):
             command += ["--alone"]
         keep = [descriptor for seat in seats for descriptor in (seat.page, seat.bell)]
         keep += ways.sockets
@@ -232,8 +232,10 @@ class Launcher:
             for name, limit in of_worker(budgets).items():
                 command += ["--budget", f"{name}={limit}"]
             command += ["--peer-host", self._peers.host] if self._peers.host else []
-            library = cupti.find(self._settings.cupti, self._inventory.kind)
-            command += ["--cupti", str(library)] if library is not None else []
+            for option, library in worker_libraries.opened(
+                self._settings, self._inventory.kind
+            ).items():
+                command += [option, str(library)]
         command += ["--log-level", self._settings.log_level]
         return command
 
@@ -282,9 +284,10 @@ class Launcher:
         return handle
 
 
-def _speaks_to_others(request: SessionRequest) -> bool:
-    """Whether workers of other hosts are its lease's, with which collectives are made."""
-    return request.tenant.lease is not None and len(request.tenant.lease.nodes) > 1
+def _has_ranks(request: SessionRequest, allocation: Allocation) -> bool:
+    """Whether collectives may be made with other workers of its lease, here or on other hosts."""
+    lease = request.tenant.lease
+    return len(allocation.devices) > 1 or (lease is not None and len(lease.nodes) > 1)
 
 
 def _record(

@@ -17,6 +17,7 @@
 #include "host_function.h"
 #include "loop.h"
 #include "memory.h"
+#include "nccl.h"
 #include "peer.h"
 #include "quota.h"
 #include "seat.h"
@@ -38,7 +39,8 @@ static struct {
     unsigned records, passed, taken, given;
     unsigned order[EVENTS]; /* of an event */
     CUstreamCaptureStatus capture;
-    bool stands; /* a host function is under way */
+    bool stands;     /* a host function is under way */
+    bool collective; /* another rank is waited for */
 } world;
 
 /* The made-up clock: everything that asks for the time asks here. */
@@ -222,6 +224,17 @@ bool gpw_peers_pending(const struct gpw_session *s)
     return false;
 }
 
+bool gpw_nccl_pending(struct gpw_session *s)
+{
+    (void)s;
+    return world.collective;
+}
+
+void gpw_nccl_context_ended(struct gpw_session *s, CUcontext context)
+{
+    (void)s, (void)context;
+}
+
 void gpw_slices_set(uint32_t device, uint64_t us)
 {
     (void)device, (void)us;
@@ -360,6 +373,21 @@ static void marks_follow_the_length_of_the_work(void **state)
     assert_int_equal(submissions_to_the_next_mark(), 1);
 }
 
+/* A kernel of a collective waits for another rank's, whose tenant may wait for this GPU. */
+static void a_turn_does_not_wait_for_a_collective(void **state)
+{
+    (void)state;
+    assert_true(submit());
+    world.must_yield = world.collective = true;
+    gpw_gate_poll(&session);
+    world.now += 49 * MS;
+    gpw_gate_poll(&session);
+    assert_int_equal(world.idled, 0);
+    world.now += 2 * MS;
+    gpw_gate_poll(&session);
+    assert_int_equal(world.idled, 1);
+}
+
 /* The made-up clock stands: who waits for a host function of a client waits for ever. */
 static void a_turn_does_not_wait_for_a_stream_that_is_blocked(void **state)
 {
@@ -449,6 +477,7 @@ int main(void)
         TEST(work_that_is_over_gives_the_turn_back),
         TEST(little_is_submitted_ahead_while_others_wait),
         TEST(marks_follow_the_length_of_the_work),
+        TEST(a_turn_does_not_wait_for_a_collective),
         TEST(a_turn_does_not_wait_for_a_stream_that_is_blocked),
         TEST(a_turn_that_ends_waits_for_its_work),
         TEST(a_turn_begins_when_the_gpu_has_changed_over),

@@ -18,6 +18,8 @@ struct gpw_peers_at {
 };
 /* 0, or -1 without memory. */
 int gpw_peers_open(struct gpw_session *s, const struct gpw_peers_at *where);
+/* With which the lease's workers seal what clients carry between them; NULL: it has not come. */
+const uint8_t *gpw_peers_key(const struct gpw_session *s);
 /* Bytes to or from another worker, when the stream comes to it. */
 CUresult gpw_peer_transfer(struct gpw_session *s, uint32_t peer, uint64_t tag, CUdeviceptr address,
                            uint64_t bytes, CUstream stream, bool sends);

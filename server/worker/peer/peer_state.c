@@ -101,3 +101,8 @@ bool gpw_peer_stopped(struct gpw_peer *p)
     pthread_mutex_unlock(&p->all->lock);
     return stopped;
 }
+
+const uint8_t *gpw_peers_key(const struct gpw_session *s)
+{
+    return s->peers && s->peers->at.has_key ? s->peers->at.key : NULL;
+}

@@ -34,6 +34,7 @@
 #include "loop.h"
 #include "memory.h"
 #include "module.h"
+#include "nccl.h"
 #include "output.h"
 #include "peer.h"
 #include "pool.h"
@@ -46,7 +47,7 @@
 #define LISTENERS_MAX 4
 
 struct options {
-    const char *session, *driver, *control, *devices, *plugins, *cupti;
+    const char *session, *driver, *control, *devices, *plugins, *cupti, *nccl;
     const char *listen[LISTENERS_MAX];
     unsigned listen_count;
     const char *peer_host;
@@ -64,8 +65,8 @@ static int usage(const char *problem)
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
             "[--listen tls://HOST:PORT?fd=N] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
-            "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--cupti PATH] [--control-fd "
-            "FD] [--alone] "
+            "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--cupti PATH] [--nccl PATH] "
+            "[--control-fd FD] [--alone] "
             "[--log-level LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
             problem);
@@ -92,6 +93,8 @@ static const char **text_option(struct options *o, int option)
         return &o->peer_host;
     case 'u':
         return &o->cupti;
+    case 'N':
+        return &o->nccl;
     default:
         return NULL;
     }
@@ -109,14 +112,21 @@ static int read_seat(struct options *o, const char *text)
 
 static int read_options(int argc, char **argv, struct options *o)
 {
-    static const struct option names[] = {
-        {"session", required_argument, NULL, 's'},    {"driver", required_argument, NULL, 'd'},
-        {"listen", required_argument, NULL, 'l'},     {"control", required_argument, NULL, 'c'},
-        {"devices", required_argument, NULL, 'n'},    {"plugins", required_argument, NULL, 'p'},
-        {"log-level", required_argument, NULL, 'v'},  {"seat", required_argument, NULL, 'b'},
-        {"peer-host", required_argument, NULL, 'P'},  {"budget", required_argument, NULL, 'B'},
-        {"control-fd", required_argument, NULL, 'C'}, {"alone", no_argument, NULL, 'A'},
-        {"cupti", required_argument, NULL, 'u'},      {NULL, 0, NULL, 0}};
+    static const struct option names[] = {{"session", required_argument, NULL, 's'},
+                                          {"driver", required_argument, NULL, 'd'},
+                                          {"listen", required_argument, NULL, 'l'},
+                                          {"control", required_argument, NULL, 'c'},
+                                          {"devices", required_argument, NULL, 'n'},
+                                          {"plugins", required_argument, NULL, 'p'},
+                                          {"log-level", required_argument, NULL, 'v'},
+                                          {"seat", required_argument, NULL, 'b'},
+                                          {"peer-host", required_argument, NULL, 'P'},
+                                          {"budget", required_argument, NULL, 'B'},
+                                          {"control-fd", required_argument, NULL, 'C'},
+                                          {"alone", no_argument, NULL, 'A'},
+                                          {"cupti", required_argument, NULL, 'u'},
+                                          {"nccl", required_argument, NULL, 'N'},
+                                          {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         const char **text = text_option(o, option);
@@ -315,7 +325,11 @@ static bool idle(struct gpw_session *s)
      * for, so then only every tenth time */
     bool look = s->ticks % 5 == 0 && (!gpw_gate_busy(s) || s->ticks % 50 == 0);
     for (uint32_t i = 0; look && i < s->device_count; i++)
-        gpw_quota_enforce(s, i);
+        if (gpw_nccl_settling(s)) /* what it takes is refused when it is done */
+            gpw_quota_reconcile(s, i);
+        else
+            gpw_quota_enforce(s, i);
+    gpw_nccl_tick(s);
     s->ticks++;
     gpw_activity_bring(s);
     bool stopped = gpw_control_stopped(s->control);
@@ -382,6 +396,7 @@ static int serve(struct worker *w, const struct options *o)
     s->control = &w->control;
     s->output = &w->output;
     s->cupti = o->cupti;
+    s->nccl_path = o->nccl;
     struct gpw_peers_at at = {.listen = o->listen,
                               .listen_count = o->listen_count,
                               .plugins = o->plugins,

@@ -30,6 +30,7 @@ struct gpw_held;           /* held.c: how NVML is asked */
 struct gpw_loop;           /* loop.c: the message that waits, and when waits were looked at */
 struct gpw_memory;         /* memory.c: allocations, windows, pinned shares, arena */
 struct gpw_modules;        /* module.c: images, functions' parameters */
+struct gpw_nccl;           /* nccl.c: the real NCCL, communicators */
 struct gpw_peers;          /* peer.c: links to other workers, transfers */
 
 /* The contexts of the streams that were named lately (place.c). */
@@ -88,6 +89,8 @@ struct gpw_session {
     unsigned ticks; /* how often the loop was idle (main.c) */
     struct gpw_peers *peers;
     const char *cupti;         /* where it is; NULL: it is found by its name */
+    const char *nccl_path;     /* likewise */
+    struct gpw_nccl *nccl;     /* NULL: not asked for yet */
     struct gpw_output *output; /* what kernels print; output.h */
     struct gpw_host_functions *host_functions;
     struct gpw_graph_budget {

@@ -15,6 +15,7 @@
 #include "memory.h"
 #include "message_fields.h"
 #include "monotonic.h"
+#include "nccl.h"
 #include "peer.h"
 #include "quota.h"
 #include "slices.h"
@@ -115,7 +116,7 @@ static void start_check(struct gpw_session *s, struct gate *g)
  */
 static bool may_be_blocked(struct gpw_session *s)
 {
-    return gpw_host_functions_pending(s) || gpw_peers_pending(s);
+    return gpw_host_functions_pending(s) || gpw_peers_pending(s) || gpw_nccl_pending(s);
 }
 
 /* The turn should end. Work that may be blocked is waited for no longer than others
@@ -356,6 +357,7 @@ void gpw_gate_stream_ending(struct gpw_session *s, const struct gp_header *h)
 
 void gpw_gate_context_ended(struct gpw_session *s, CUcontext context)
 {
+    gpw_nccl_context_ended(s, context);
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
         if (g->start_context == context)
             g->start = NULL;

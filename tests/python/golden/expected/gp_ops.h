@@ -81,6 +81,7 @@ enum gp_handle_kind {
     GP_HANDLE_SURFREF,
     GP_HANDLE_LINK,
     GP_HANDLE_RESOURCE_DESC,
+    GP_HANDLE_COMMUNICATOR,
     GP_HANDLE_KINDS,
 };
 

@@ -18,6 +18,7 @@
 #include "loop.h"
 #include "memory.h"
 #include "module.h"
+#include "nccl.h"
 #include "peer.h"
 #include "place.h"
 #include "pool.h"

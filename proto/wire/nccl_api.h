@@ -1,9 +1,10 @@
 /*
  * NCCL's interface, as version 2.28 has it and as far as a program of ours meets it: the names,
- * values and layouts of its nccl.h, which needs CUDA's runtime and is not in this repository.
+ * values and layouts of its nccl.h, which needs CUDA's runtime and is not in this repository. Our
+ * libnccl.so.2, the worker and the soft GPU's small NCCL are held to it.
  */
-#ifndef SN_NCCL_API_H
-#define SN_NCCL_API_H
+#ifndef GP_NCCL_API_H
+#define GP_NCCL_API_H
 
 #include <cuda.h>
 #include <limits.h>

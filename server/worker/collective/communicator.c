@@ -1,0 +1,270 @@
+/* A session's communicators: from their beginning to their end. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "growth.h"
+#include "loop.h"
+#include "nccl.h"
+#include "quota.h"
+
+struct gp_communicator *gpw_communicator_new(struct gpw_session *s,
+                                             const struct gp_communicator *parent)
+{
+    struct gpw_nccl *n = s->nccl;
+    if (n->count == GPW_COMMUNICATORS_MAX) {
+        gpw_nccl_refuse(s, ncclSystemError, "a session has at most %d communicators",
+                        GPW_COMMUNICATORS_MAX);
+        return NULL;
+    }
+    struct gp_communicator *c = calloc(1, sizeof *c);
+    if (!c) {
+        gpw_nccl_refuse(s, ncclSystemError, "no memory for a communicator");
+        return NULL;
+    }
+    c->settling = true;
+    c->ordinal = parent ? parent->ordinal : gpw_current_ordinal(s);
+    s->driver->cuCtxGetCurrent(&c->context);
+    if (parent)
+        c->context = parent->context;
+    c->next = n->communicators;
+    n->communicators = c;
+    n->count++;
+    return c;
+}
+
+static void record_free(struct gpw_session *s, struct gp_communicator *c)
+{
+    struct gp_communicator **at = &s->nccl->communicators;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    s->nccl->count--;
+    if (c->last)
+        gpw_event_give(s, c->last_context, c->last);
+    free(c->registrations);
+    free(c);
+}
+
+void gpw_communicator_let_go(struct gpw_session *s, struct gp_communicator *c)
+{
+    if (--c->waits == 0 && c->gone)
+        record_free(s, c);
+}
+
+ncclResult_t gpw_communicator_begun(struct gp_communicator *c, ncclResult_t result)
+{
+    if (result != ncclSuccess && result != ncclInProgress) {
+        c->failed = result;
+        c->real = NULL;
+    }
+    return c->failed;
+}
+
+/* What NCCL took for it, on the device and so of the tenant's limit. */
+static void charge(struct gpw_session *s, struct gp_communicator *c)
+{
+    uint64_t over = 0;
+    c->settling = false;
+    if (c->ordinal < 0 || gpw_quota_settle(s, (uint32_t)c->ordinal, &over))
+        return;
+    c->failed = gpw_nccl_refuse(s, ncclSystemError,
+                                "the tenant's memory limit has no room for NCCL's buffers: %llu MiB"
+                                " are missing",
+                                (unsigned long long)(over >> 20) + 1);
+}
+
+static void learn(struct gpw_session *s, struct gp_communicator *c)
+{
+    const struct gpw_nccl_library *n = &s->nccl->library;
+    int count = 0, rank = 0;
+    if (n->ncclCommCount(c->real, &count) == ncclSuccess &&
+        n->ncclCommUserRank(c->real, &rank) == ncclSuccess) {
+        c->ranks = count;
+        c->rank = rank;
+    }
+}
+
+ncclResult_t gpw_communicator_state(struct gpw_session *s, struct gp_communicator *c)
+{
+    ncclResult_t now = ncclSuccess;
+    if (c->failed != ncclSuccess || !c->real)
+        return c->failed;
+    ncclResult_t r = s->nccl->library.ncclCommGetAsyncError(c->real, &now);
+    if (r != ncclSuccess)
+        now = r;
+    if (now == ncclInProgress)
+        return now;
+    c->failed = now;
+    if (now == ncclSuccess && c->ranks == 0)
+        learn(s, c);
+    if (now == ncclSuccess && c->settling)
+        charge(s, c);
+    return c->failed;
+}
+
+ncclResult_t gpw_communicator_usable(struct gpw_session *s, struct gp_communicator *c)
+{
+    ncclResult_t r = gpw_communicator_state(s, c);
+    return r == ncclInProgress || (r == ncclSuccess && !c->real) ? ncclInvalidArgument : r;
+}
+
+/* --- the end ----------------------------------------------------------------------------- */
+
+/* NCCL waits in it for kernels and other ranks. */
+struct ending {
+    struct gpw_wait wait;
+    struct gpw_token token;
+    gpw_communicator_done *done; /* NULL: nobody waits */
+    ncclResult_t (*end)(ncclComm_t comm);
+    ncclComm_t real;
+    int32_t ordinal;
+    ncclResult_t result;
+    bool over; /* written by the thread */
+};
+
+static void *ending_run(void *arg)
+{
+    struct ending *e = arg;
+    e->result = e->end(e->real);
+    __atomic_store_n(&e->over, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static bool ending_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s;
+    return __atomic_load_n(&((struct ending *)w)->over, __ATOMIC_ACQUIRE);
+}
+
+static bool ending_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct ending *e = (struct ending *)w;
+    if (e->ordinal >= 0)
+        gpw_quota_reconcile(s, (uint32_t)e->ordinal);
+    if (e->done)
+        e->done(s, e->token, e->result == ncclInProgress ? ncclSuccess : e->result);
+    free(e);
+    return true;
+}
+
+/* The thread may still use it; the process is about to end. */
+static void ending_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    if (ending_ready(s, w))
+        free(w);
+}
+
+static bool ending_start(struct gpw_session *s, struct ending *e)
+{
+    pthread_attr_t detached;
+    pthread_t thread;
+    if (pthread_attr_init(&detached) != 0)
+        return false;
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    int r = pthread_create(&thread, &detached, ending_run, e);
+    pthread_attr_destroy(&detached);
+    if (r == 0)
+        gpw_wait_add(s, &e->wait);
+    return r == 0;
+}
+
+/* The real one, on a thread. False: there is no room for one. */
+static bool real_end(struct gpw_session *s, struct gp_communicator *c, bool aborts,
+                     struct gpw_token token, gpw_communicator_done *done)
+{
+    const struct gpw_nccl_library *n = &s->nccl->library;
+    struct ending *e = calloc(1, sizeof *e);
+    if (!e)
+        return false;
+    e->wait = (struct gpw_wait){.what = "a communicator's end",
+                                .ready = ending_ready,
+                                .poll = ending_poll,
+                                .cancel = ending_cancel};
+    e->token = token;
+    e->done = done;
+    e->end = aborts ? n->ncclCommAbort : n->ncclCommDestroy;
+    e->real = c->real;
+    e->ordinal = c->ordinal;
+    if (!ending_start(s, e)) {
+        free(e);
+        return false;
+    }
+    c->real = NULL;
+    return true;
+}
+
+static void record_end(struct gpw_session *s, struct gp_communicator *c)
+{
+    c->gone = true;
+    if (c->waits == 0)
+        record_free(s, c);
+}
+
+ncclResult_t gpw_communicator_end(struct gpw_session *s, struct gp_communicator *c, bool aborts,
+                                  struct gpw_token token, gpw_communicator_done *done)
+{
+    ncclResult_t state = gpw_communicator_state(s, c);
+    bool none = !c->real;
+    bool ends = none || real_end(s, c, aborts || state != ncclSuccess, token, done);
+    c->real = NULL;
+    record_end(s, c);
+    if (none)
+        done(s, token, ncclSuccess);
+    return ends ? ncclSuccess
+                : gpw_nccl_refuse(s, ncclSystemError, "no thread to end a communicator");
+}
+
+/* A kernel that waits for a rank that is gone ends when its communicator is aborted. */
+static void fail_check(struct gpw_session *s, struct gp_communicator *c)
+{
+    ncclResult_t state = gpw_communicator_state(s, c);
+    if (!c->real || state == ncclSuccess || state == ncclInProgress)
+        return;
+    const char *(*why)(ncclComm_t comm) = s->nccl->library.ncclGetLastError;
+    gpw_nccl_refuse(s, state, "rank %d of %d has failed (NCCL error %d): %.150s", c->rank, c->ranks,
+                    (int)state, why ? why(c->real) : "");
+    real_end(s, c, true, (struct gpw_token){0}, NULL);
+}
+
+void gpw_nccl_tick(struct gpw_session *s)
+{
+    struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
+    for (; c; c = c->next)
+        fail_check(s, c);
+}
+
+/* --- what others ask ---------------------------------------------------------------------- */
+
+static bool is_pending(struct gpw_session *s, struct gp_communicator *c)
+{
+    if (!c->last || s->driver->cuEventQuery(c->last) == CUDA_ERROR_NOT_READY)
+        return c->captured || c->last;
+    gpw_event_give(s, c->last_context, c->last);
+    c->last = NULL;
+    return c->captured;
+}
+
+bool gpw_nccl_pending(struct gpw_session *s)
+{
+    struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
+    while (c && !is_pending(s, c))
+        c = c->next;
+    return c != NULL;
+}
+
+bool gpw_nccl_settling(struct gpw_session *s)
+{
+    const struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
+    while (c && !(c->real && c->settling))
+        c = c->next;
+    return c != NULL;
+}
+
+void gpw_nccl_context_ended(struct gpw_session *s, CUcontext context)
+{
+    struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
+    for (; c; c = c->next)
+        if (c->last_context == context)
+            c->last = NULL;
+}
