@@ -1,7 +1,6 @@
 /* What programs ask of devices, contexts, functions, streams and graphs, each once. */
 #include "driver.h"
 
-
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 /* Of cudaProfiler.h, which not every set of headers has. */

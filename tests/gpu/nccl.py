@@ -1,0 +1,167 @@
+"""PyTorch's data-parallel training by our libnccl.so.2, held against two GPUs of one's own.
+
+    python tests/gpu/nccl.py --out DIR [--only PROGRAM ...] [--ways shm tcp hosts]
+
+Losses must be those of a native run; the bandwidth of an all-reduce of 256 MiB is shown beside the
+native one, and must be 0.95 of it over shared memory. `hosts`: two servers, a GPU each, as if they
+were two hosts. With fewer than two GPUs, or without PyTorch, it says `skipped`. The exit code is 1
+if any row failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
+    sys.path.insert(0, str(folder))
+
+from nccl_programs import PROGRAMS  # noqa: E402
+from two_cards import cards, native_environment  # noqa: E402
+from two_hosts import plain  # noqa: E402
+
+from gpupool_common import paths  # noqa: E402
+from harness import PoolServer  # noqa: E402
+from ports import free_port  # noqa: E402
+
+WAYS = ("shm", "tcp", "hosts")
+LEAST = 0.95
+
+Row = dict[str, Any]
+
+
+def run_ranks(given: argparse.Namespace, name: str, envs: list[dict[str, str]]) -> Row:
+    """What rank 0 says; RuntimeError has what the ranks said instead."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = [given.python, str(HERE / "nccl_programs.py"), name]
+    ranks = []
+    for rank, env in enumerate(envs):
+        own = {**env, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        ranks.append(subprocess.Popen(command, env=own, text=True, **pipes))  # type: ignore[call-overload]
+    said = []
+    for process in ranks:
+        try:
+            said.append(process.communicate(timeout=given.limit)[0])
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said.append(process.communicate()[0] + "\nit hangs")
+    return read(said, [process.returncode for process in ranks])
+
+
+def read(said: list[str], codes: list[int]) -> Row:
+    lines = [line for line in said[0].splitlines() if line.startswith("{")]
+    if any(codes) or not lines:
+        raise RuntimeError(" | ".join(text[-700:] for text in said))
+    found: Row = json.loads(lines[-1])
+    return found
+
+
+def run_torchrun(given: argparse.Namespace, name: str, env: dict[str, str]) -> Row:
+    command = [given.python, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(free_port()), str(HERE / "nccl_programs.py"), name]
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=given.limit, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr[-1500:])
+    return read([done.stdout], [0])
+
+
+def ours(server: PoolServer, way: str) -> dict[str, str]:
+    """PyTorch's own NCCL is found by an RPATH: ours is preloaded."""
+    env: dict[str, str] = server.environment(way)
+    env["LD_PRELOAD"] = str(paths.find_home().root / "lib" / "libnccl.so.2")
+    return {**env, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+def remote(given: argparse.Namespace, name: str, way: str, servers: list[PoolServer]) -> Row:
+    if way == "hosts":
+        return run_ranks(given, name, [ours(server, "tcp") for server in servers])
+    return run_torchrun(given, name, ours(servers[0], way))
+
+
+def judge(row: Row) -> str:
+    """Why it is not as it should be; empty: it is."""
+    here, there = row["native"], row["remote"]
+    if plain(here) != plain(there):
+        return f"the result differs: {plain(there)} and not {plain(here)}"
+    ratio = there["_gb_s"] / here["_gb_s"] if "_gb_s" in here else 1.0
+    row["ratio"] = ratio
+    if row["way"] == "shm" and ratio < LEAST:
+        return f"{there['_gb_s']:.1f} GB/s are {ratio:.3f} of {here['_gb_s']:.1f}"
+    return ""
+
+
+def compare(given: argparse.Namespace, way: str, native: dict[str, Row]) -> list[Row]:
+    library = find_nccl(given.python)
+    own = {"nccl": library} if library else {}
+    if way == "hosts":  # without a pool no lease joins the jails of two servers
+        settings = [{**own, "devices": n, "confinement": "off"} for n in ("0", "1")]
+    else:
+        settings = [{**own, "devices": "0,1"}]
+    servers = [PoolServer("cuda", **each) for each in settings]
+    rows = []
+    try:
+        for server in servers:
+            server.start()
+        for name, local in native.items():
+            row: Row = {"program": name, "way": way, "native": local}
+            try:
+                row["remote"] = remote(given, name, way, servers)
+                row["why"] = judge(row)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                row["why"] = str(error)
+            print(f"{name:10} {way:5} {'NOT ' + row['why'] if row['why'] else 'ok'}", flush=True)
+            shown = {k: v for k, v in row.get("remote", {}).items() if k.startswith("_")}
+            print(f"           here {shown}, native {local}", flush=True)
+            rows.append(row)
+    finally:
+        for index, server in enumerate(servers):
+            (given.out / f"nccl-{way}-{index}.log").write_bytes(server.log.read_bytes())
+            server.close()
+    return rows
+
+
+def find_nccl(python: str) -> str:
+    """That of the wheel that PyTorch has."""
+    code = (
+        "import nvidia.nccl, os; print(os.path.join(nvidia.nccl.__path__[0], 'lib/libnccl.so.2'))"
+    )
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
+    parser.add_argument("--only", nargs="+", choices=tuple(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one program")
+    given = parser.parse_args()
+    if (count := cards()) < 2:
+        print(f"nccl: skipped: two GPUs are needed, this machine has {count}")
+        return 0
+    if subprocess.run([given.python, "-c", "import torch"], check=False).returncode != 0:
+        print(f"nccl: skipped: {given.python} has no PyTorch")
+        return 0
+    given.out.mkdir(parents=True, exist_ok=True)
+    env = {**native_environment(), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    native = {name: run_torchrun(given, name, env) for name in given.only}
+    rows = [row for way in given.ways for row in compare(given, way, native)]
+    (given.out / "nccl.json").write_text(json.dumps(rows, indent=1))
+    failed = sum(bool(row["why"]) for row in rows)
+    print(f"nccl: {'ok' if not failed else f'{failed} rows failed'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

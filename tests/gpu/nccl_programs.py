@@ -1,0 +1,104 @@
+"""One rank of what `nccl.py` compares: `nccl_programs.py NAME`, with torchrun's variables.
+
+Rank 0 prints a line of JSON: losses, which must be the same natively and through the pool, and
+figures, whose names begin with "_".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Report = dict[str, Any]
+
+STEPS = 8
+BYTES = 256 << 20
+
+
+def model(torch: Any) -> Any:
+    torch.manual_seed(7)
+    layers = [torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024)]
+    return torch.nn.Sequential(*layers).cuda()
+
+
+def train(torch: Any, net: Any, rank: int) -> Report:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    generator = torch.Generator(device="cuda").manual_seed(100 + rank)
+    losses = []
+    for _ in range(STEPS):
+        rows = torch.randn(64, 1024, device="cuda", generator=generator)
+        loss = (net(rows) - rows).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total = loss.detach().clone()
+        torch.distributed.all_reduce(total)
+        losses.append(total.item())
+    return {"losses": losses}
+
+
+def ddp(torch: Any, rank: int) -> Report:
+    net = torch.nn.parallel.DistributedDataParallel(model(torch), device_ids=[device(torch)])
+    return train(torch, net, rank)
+
+
+def fsdp(torch: Any, rank: int) -> Report:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return train(torch, FullyShardedDataParallel(model(torch)), rank)
+
+
+def bandwidth(torch: Any, rank: int) -> Report:
+    """Of an all-reduce: its buffer's bytes a second, which between two ranks is the bus's, too."""
+    data = torch.ones(BYTES // 4, device="cuda")
+    for _ in range(5):
+        torch.distributed.all_reduce(data)
+    torch.cuda.synchronize()
+    begin = time.monotonic()
+    for _ in range(50):
+        torch.distributed.all_reduce(data)
+    torch.cuda.synchronize()
+    took = time.monotonic() - begin
+    small = torch.ones(1024, device="cuda")
+    torch.distributed.all_reduce(small)
+    torch.cuda.synchronize()
+    begin = time.monotonic()
+    for _ in range(500):
+        torch.distributed.all_reduce(small)
+    torch.cuda.synchronize()
+    each = (time.monotonic() - begin) / 500
+    return {"sum": small[0].item(), "_gb_s": 50 * BYTES / took / 1e9, "_small_us": each * 1e6}
+
+
+PROGRAMS: dict[str, Callable[[Any, int], Report]] = {
+    "ddp": ddp,
+    "fsdp": fsdp,
+    "bandwidth": bandwidth,
+}
+
+
+def device(torch: Any) -> int:
+    """One of its own for each rank of a host; a rank that has a host of its own has the first."""
+    return int(os.environ["LOCAL_RANK"]) % int(torch.cuda.device_count())
+
+
+def main() -> None:
+    import torch
+
+    torch.cuda.set_device(device(torch))
+    torch.distributed.init_process_group("nccl")
+    rank = int(torch.distributed.get_rank())
+    report = PROGRAMS[sys.argv[1]](torch, rank)
+    torch.cuda.synchronize()
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    if rank == 0:
+        print(json.dumps({**report, "_nccl": version}), flush=True)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
