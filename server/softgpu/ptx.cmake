@@ -14,9 +14,10 @@ add_library(sg_ptx STATIC ${SG_LEVELLED}
 target_include_directories(sg_ptx PUBLIC ${CMAKE_CURRENT_LIST_DIR}
   PRIVATE ${CMAKE_SOURCE_DIR}/proto/wire)
 target_include_directories(sg_ptx SYSTEM PUBLIC ${GPUPOOL_CUDA_INCLUDE})
-# IEEE to the letter: nothing contracted, rounding modes respected. Nobody reads the flags of
-# floating-point exceptions or errno.
-set(SG_COMPUTE -O3 -ffp-contract=off -frounding-math -fno-math-errno -fno-trapping-math)
+# IEEE to the letter: nothing contracted. Nobody reads the flags of floating-point exceptions or
+# errno, and nobody changes the rounding mode but exec_pure_ieee.c, around volatile operands: with
+# -frounding-math, roots and sums of products would be made lane by lane.
+set(SG_COMPUTE -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
 # Not every loop that may be made of vector instructions can be, which clang warns of.
 if(CMAKE_C_COMPILER_ID MATCHES Clang)
   list(APPEND SG_COMPUTE -Wno-pass-failed)
