@@ -1,4 +1,5 @@
 /* Which devices there are, how they are found, and how they lie to each other. */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -170,6 +171,21 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPc
              a.bus & 0xffu, a.device & 0xffu);
     snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", a.domain, a.bus, a.device);
     return NVML_SUCCESS;
+}
+
+nvmlReturn_t gpc_nvml_pci_older(const nvmlPciInfo_t *found, nvmlPciInfo_t *pci)
+{
+    if (!pci)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    memcpy(pci, found, offsetof(nvmlPciInfo_t, busId));
+    return NVML_SUCCESS;
+}
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    nvmlPciInfo_t found;
+    nvmlReturn_t r = nvmlDeviceGetPciInfo_v3(device, &found);
+    return r == NVML_SUCCESS ? gpc_nvml_pci_older(&found, pci) : r;
 }
 
 GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)

@@ -98,6 +98,14 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t de
     return NVML_SUCCESS;
 }
 
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device,
+                                                              unsigned int link, nvmlPciInfo_t *pci)
+{
+    nvmlPciInfo_t found;
+    nvmlReturn_t r = nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, &found);
+    return r == NVML_SUCCESS ? gpc_nvml_pci_older(&found, pci) : r;
+}
+
 GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device,
                                                         nvmlGpuFabricInfo_t *gpuFabricInfo)
 {

@@ -37,6 +37,9 @@ nvmlReturn_t gpc_nvml_processes(nvmlDevice_t device, struct gpc_nvml_process *pr
 nvmlDevice_t gpc_nvml_handle(uint32_t index);
 int gpc_nvml_index(nvmlDevice_t device);
 
+/* What a program gets that was built before the structure had its last member: none of that. */
+nvmlReturn_t gpc_nvml_pci_older(const nvmlPciInfo_t *found, nvmlPciInfo_t *pci);
+
 /* What the functions that are not there answer; they are named in the log (debug). */
 nvmlReturn_t gpc_nvml_refuse(const char *function);
 nvmlReturn_t gpc_nvml_refuse_device(const char *function, nvmlDevice_t device);

@@ -197,6 +197,19 @@ def lose() -> Any:
     return {"fresh": fresh, "name": pynvml.nvmlDeviceGetName(handle)}
 
 
+def older() -> Any:
+    """How many bytes older functions write, whose structures are shorter; and the address."""
+    pynvml.nvmlInit()
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    said: dict[str, Any] = {}
+    for name in ("nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo_v3"):
+        room = ctypes.create_string_buffer(b"\xaa" * 96, 96)
+        _check(getattr(library, name)(handle, room))
+        said[name] = [len(room.raw.rstrip(b"\xaa")), room.raw[:12].decode()]
+    return said
+
+
 def private() -> Any:
     """What nvidia-smi's topo -m, dmon and pmon ask NVML's table without names."""
     pynvml.nvmlInit()
@@ -231,6 +244,6 @@ def private() -> Any:
 
 if __name__ == "__main__":
     programs: dict[str, Callable[[], Any]] = {
-        f.__name__: f for f in (look, cuda, use, errors, private, begin, lose)
+        f.__name__: f for f in (look, cuda, use, errors, older, private, begin, lose)
     }
     print(json.dumps(programs[sys.argv[1]]()))

@@ -79,6 +79,18 @@ def test_a_process_finds_itself_and_its_memory(make_server: Callable[..., PoolSe
     assert seen["name"] == sys.executable
 
 
+def test_older_functions_write_no_more_than_their_structures(server: PoolServer) -> None:
+    """One of 52 bytes was written to its 68th: NVIDIA's bindings call it nvmlPciInfo_v2_t."""
+    said = result(server, "older")
+    bus = said["nvmlDeviceGetPciInfo_v3"][1]
+    assert len(bus) == 12
+    assert said == {
+        "nvmlDeviceGetPciInfo": [36, bus],
+        "nvmlDeviceGetPciInfo_v2": [36, bus],
+        "nvmlDeviceGetPciInfo_v3": [68, bus],
+    }
+
+
 def test_what_nvidia_smi_asks_without_a_name(server: PoolServer) -> None:
     assert result(server, "private") == {
         "watched": 1,
