@@ -152,6 +152,7 @@ static const struct { const char *name; int special; } specials[] = {
     {"%cluster_ctarank", SG_X_CLUSTER_CTARANK}, {"%cluster_nctarank", SG_X_CLUSTER_NCTARANK},
     {"%is_explicit_cluster", SG_X_IS_EXPLICIT_CLUSTER},
     {"%envreg1", SG_X_ENVREG1}, {"%envreg2", SG_X_ENVREG2},
+    {"%current_graph_exec", SG_X_ZERO}, /* no kernel launches graphs here */
     {"%reserved_smem_offset_begin", SG_X_ZERO}, {"%reserved_smem_offset_end", SG_X_ZERO},
 };
 /* clang-format on */

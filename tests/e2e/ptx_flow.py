@@ -45,6 +45,14 @@ def registers() -> Iterator[Case]:
     for register in ("laneid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt"):
         yield special(register, "b32")
     yield special("lanemask_ge", "b32")
+    yield Case(
+        "%current_graph_exec outside of graphs",
+        "mov.u64 %d0, %current_graph_exec;",
+        ("x32",),
+        ("b64",),
+        version="8.0",
+        formula=lambda values: [(0,)] * len(values),
+    )
     yield Case("WARP_SZ", "add.u32 %d0, %a0, WARP_SZ;", ("x32",))
 
 
