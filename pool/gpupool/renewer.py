@@ -61,6 +61,7 @@ class Renewer:
         self._files = files
         self._warning = warning
         self._notice: dict[str, Any] | None = None
+        self._complaint = ""
         ttl = lease.get("ttl_seconds")
         self._pause = max(float(ttl) if isinstance(ttl, int | float) else 60.0, 4.0) / RENEWALS
         self._stop = threading.Event()
@@ -102,22 +103,33 @@ class Renewer:
             os.kill(os.getpid(), self._warning)
 
     def _run(self) -> None:
-        complaint = ""
         with PoolClient(self._where) as client:
             while not self._stop.wait(self._pause):
                 try:
-                    lease = client.do("POST", at("leases", self._lease, "renew"))
-                    if not self._stop.is_set():
-                        self._take(lease)
-                    complaint = ""
+                    self.renewed(client.do("POST", at("leases", self._lease, "renew")))
                 except PoolRefusedError as error:
                     if self._stop.is_set():
                         return
                     if error.status in (404, 409):
                         say(f"{error}; the program's GPUs are gone")
                         return
-                    if error.status != 503 and str(error) != complaint:
-                        complaint = str(error)
-                        say(f"the lease {self._lease} cannot be renewed: {complaint}")
+                    if error.status != 503:
+                        self._complain(f"cannot be renewed: {error}")
                 except GpupoolError:
                     continue
+
+    def renewed(self, lease: Mapping[str, Any]) -> None:
+        """What the manager has answered."""
+        if self._stop.is_set():
+            return
+        try:
+            self._take(lease)
+            self._complaint = ""
+        except GpupoolError as error:
+            self._complain(f"was renewed, and its programs are not told: {error}")
+
+    def _complain(self, what: str) -> None:
+        """Once, until it is well again."""
+        if what != self._complaint:
+            say(f"the lease {self._lease} {what}")
+        self._complaint = what

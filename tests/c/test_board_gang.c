@@ -156,60 +156,89 @@ static unsigned steps_within(struct card cards[CARDS], uint64_t duration)
 }
 
 /* The job beside neighbours with kernels of these lengths (0: they do nothing) for ten seconds. */
-static unsigned run(struct card cards[CARDS], bool gang, uint64_t one, uint64_t other,
-                    uint32_t share)
-{
-    struct gp_board_grant grants[ACTORS] = {
-        {.weight = 1, .share = share, .ceiling = 1000, .gang = gang},
-        {.weight = 1, .share = 1000 - share, .ceiling = 1000}};
-    for (int i = 0; i < CARDS; i++) {
-        cards[i] = (struct card){.last = ACTORS, .kernel = {MS, i == 0 ? one : other}};
-        card_open(&cards[i], grants, i == 0 ? "blue/x" : "yellow/y");
-    }
-    clock_ns = 1000 * MS;
-    return steps_within(cards, 10000 * MS);
-}
-
-static void close_all(struct card cards[CARDS])
-{
-    for (int i = 0; i < CARDS; i++)
-        gp_board_free(cards[i].board);
-}
+struct trial {
+    const char *what;
+    uint32_t share;
+    bool gang, neighbours_gang; /* the neighbour on both cards is one tenant */
+    uint64_t kernel[CARDS];
+    double exact; /* of the share; 0: not asked */
+};
 
 static double job_part(const struct card *c)
 {
     return (double)c->worked[JOB] / (double)(c->worked[JOB] + c->worked[NEIGHBOUR]);
 }
 
-static unsigned counted(const char *what, bool gang, uint64_t one, uint64_t other, uint32_t share)
+/* The job's steps. */
+static unsigned run(const struct trial *t)
 {
+    static const char *const names[CARDS] = {"blue/x", "yellow/y"};
     struct card cards[CARDS];
-    unsigned steps = run(cards, gang, one, other, share);
-    print_message("    %-40s %5u steps, %.3f and %.3f of the cards\n", what, steps,
+    const struct gp_board_grant grants[ACTORS] = {
+        {.weight = 1, .share = t->share, .ceiling = 1000, .gang = t->gang},
+        {.weight = 1, .share = 1000 - t->share, .ceiling = 1000, .gang = t->neighbours_gang}};
+    for (int i = 0; i < CARDS; i++) {
+        cards[i] = (struct card){.last = ACTORS, .kernel = {MS, t->kernel[i]}};
+        card_open(&cards[i], grants, names[t->neighbours_gang ? 0 : i]);
+    }
+    clock_ns = 1000 * MS;
+    unsigned steps = steps_within(cards, 10000 * MS);
+    print_message("    %-40s %5u steps, %.3f and %.3f of the cards\n", t->what, steps,
                   job_part(&cards[0]), job_part(&cards[1]));
-    for (int i = 0; i < CARDS && gang && one; i++) /* shares are as exact as ever */
-        assert_true(job_part(&cards[i]) * 1000 > share * 0.97 &&
-                    job_part(&cards[i]) * 1000 < share * 1.03);
-    close_all(cards);
+    for (int i = 0; i < CARDS; i++) {
+        double off = job_part(&cards[i]) * 1000 / t->share - 1;
+        assert_true(t->exact == 0 || (off < t->exact && off > -t->exact));
+        gp_board_free(cards[i].board);
+    }
     return steps;
 }
 
 static void a_gang_has_its_turns_on_both_cards_at_once(void **state)
 {
     (void)state;
-    unsigned alone = counted("alone", true, 0, 0, 500);
-    unsigned apart = counted("half of each, each card for itself", false, 700 * US, 1300 * US, 500);
-    unsigned gang = counted("half of each, as a gang", true, 700 * US, 1300 * US, 500);
+    unsigned alone = run(&(struct trial){.what = "alone", .share = 500, .gang = true});
+    unsigned apart = run(&(struct trial){.what = "half of each, each card for itself",
+                                         .share = 500,
+                                         .kernel = {700 * US, 1300 * US}});
+    unsigned gang = run(&(struct trial){.what = "half of each, as a gang",
+                                        .share = 500,
+                                        .gang = true,
+                                        .kernel = {700 * US, 1300 * US},
+                                        .exact = 0.02});
     assert_true(gang * 100 >= alone * 45);
-    assert_true(gang * 10 > apart * 11);
-    gang = counted("a quarter of each, as a gang", true, 300 * US, 2 * MS, 250);
+    assert_true(gang > 2 * apart);
+    gang = run(&(struct trial){.what = "a quarter of each",
+                               .share = 250,
+                               .gang = true,
+                               .kernel = {300 * US, 2 * MS},
+                               .exact = 0.02});
     assert_true(gang * 1000 >= alone * 210);
+    gang = run(&(struct trial){.what = "a tenth of each",
+                               .share = 100,
+                               .gang = true,
+                               .kernel = {MS, 300 * US},
+                               .exact = 0.03});
+    assert_true(gang * 1000 >= alone * 80);
+}
+
+static void two_gangs_have_theirs_one_behind_the_other(void **state)
+{
+    (void)state;
+    unsigned alone = run(&(struct trial){.what = "alone", .share = 500, .gang = true});
+    unsigned gang = run(&(struct trial){.what = "half of each, beside another gang",
+                                        .share = 500,
+                                        .gang = true,
+                                        .neighbours_gang = true,
+                                        .kernel = {700 * US, 1300 * US},
+                                        .exact = 0.06});
+    assert_true(gang * 100 >= alone * 45);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gang_has_its_turns_on_both_cards_at_once),
+        cmocka_unit_test(two_gangs_have_theirs_one_behind_the_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

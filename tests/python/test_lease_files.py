@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpupool.lease_files import LeaseFiles
-from gpupool.renewer import notice_of
+from gpupool.pool_address import Where
+from gpupool.renewer import Renewer, notice_of
 from gpupool_common.errors import GpupoolError
 from gpupool_common.paths import Home
 from harness import PATIENCE
@@ -229,6 +230,21 @@ def test_a_token_is_this_users_alone() -> None:
 )
 def test_what_says_nothing_of_a_drain_is_no_notice(lease: dict[str, object]) -> None:
     assert notice_of(lease) is None
+
+
+def test_a_full_disk_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The lease is kept all the same; who is started now would find an old token."""
+    with LeaseFiles() as files:
+        renewer = Renewer(Where("http://127.0.0.1:1", "t"), {"id": "lease-1"}, files)
+        folder = files.token.parent
+        away = folder.rename(folder.with_name(f"{folder.name}-away"))
+        for _ in range(3):
+            renewer.renewed({"token": "gpl_2"})
+        away.rename(folder)
+        renewer.renewed({"token": "gpl_3"})
+        assert files.token.read_text() == "gpl_3\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gpupool: the lease lease-1 was renewed, and its programs are not told")
 
 
 def test_signals_are_those_that_a_launcher_hands_on() -> None:
