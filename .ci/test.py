@@ -147,13 +147,15 @@ def ctest(folder: Path, jobs: int, **env: str) -> Count:
 #: Of pytest: tests run side by side, those of a file one after the other. More than two cores
 #: could run at once, because most of them wait for processes.
 SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile")
+#: Named at the end of each run, so that who looks for time to save need not look for tests.
+SLOWEST = ("--durations", "10", "--durations-min", "3")
 
 
 def pytest(place: Place, tests: str, *options: str, name: str = "", **env: str) -> Count:
     """One folder of Python tests, or a file; ``name`` tells its runs apart."""
     report = place.build / f"pytest-{name or Path(tests).name}.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", tests, "-q", *options]
+    command = [sys.executable, "-m", "pytest", tests, "-q", *SLOWEST, *options]
     passed = run([*command, f"--junitxml={report.absolute()}"], **env)
     return read_junit(report, passed)
 
