@@ -137,6 +137,11 @@ static ncclResult_t comm_begun(struct ncclComm *comm, CUresult r, int32_t result
     comm_list(comm, clique);
     *out = comm;
     said = gpc_nccl_group_begun(comm);
+    if (said == ncclSuccess || said == ncclInProgress)
+        return said;
+    t->end(comm->id, 1, &result);
+    comm_free(comm);
+    *out = NULL;
     return said;
 }
 

@@ -264,7 +264,15 @@ bool gpw_nccl_settling(struct gpw_session *s)
 void gpw_nccl_context_ended(struct gpw_session *s, CUcontext context)
 {
     struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
-    for (; c; c = c->next)
+    for (; c; c = c->next) {
         if (c->last_context == context)
-            c->last = NULL;
+            c->last = NULL; /* the event goes with it */
+        if (c->context != context)
+            continue;
+        c->context = NULL;
+        if (c->failed == ncclSuccess)
+            c->failed = gpw_nccl_refuse(s, ncclUnhandledCudaError,
+                                        "the context of rank %d of %d has ended", c->rank,
+                                        c->ranks);
+    }
 }

@@ -89,6 +89,20 @@ static void by_threads(void)
         NCCL(nccl.CommDestroy(ranks[i].comm));
 }
 
+/* A communicator goes no further than its context. */
+static void without_context(void)
+{
+    ncclComm_t comm;
+    ncclResult_t state = ncclSuccess;
+    int first = 0;
+    NCCL(nccl.CommInitAll(&comm, 1, &first));
+    CU(cuDevicePrimaryCtxReset(0));
+    CU(cuCtxSetCurrent(ranks[1].context));
+    NCCL(nccl.CommGetAsyncError(comm, &state));
+    EXPECT(state == ncclUnhandledCudaError, "the state is %d", (int)state);
+    nccl.CommAbort(comm);
+}
+
 int main(void)
 {
     nccl_open();
@@ -103,5 +117,7 @@ int main(void)
     }
     by_groups();
     by_threads();
+    if (!driver_is_native())
+        without_context();
     return finish("nccl_devices");
 }
