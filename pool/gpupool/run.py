@@ -58,7 +58,7 @@ def client_environment(
     """
     lib = str(home.lib_path)
     rest = [part for part in env.get("LD_LIBRARY_PATH", "").split(":") if part and part != lib]
-    preloaded = [str(home.root / name) for name in paths.CUPTI if (home.root / name).is_file()]
+    preloaded = [str(home.root / name) for name in paths.PRELOADED if (home.root / name).is_file()]
     others = [part for part in env.get("LD_PRELOAD", "").split(":") if part not in ("", *preloaded)]
     changed = {
         **env,

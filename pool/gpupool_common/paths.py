@@ -6,6 +6,7 @@ of the sources, ``build/stage``. All have the same layout::
 
     lib/libcuda.so.1                    what a client loads
     lib/libcupti.so.12, .13             what its profilers load
+    lib/libnccl.so.2                    what its collectives are called by
     lib/plugins/libgpupool_*.so         transports that need a library
     lib/driver/libgpupool_softgpu.so    the soft GPU, a driver for the worker
     lib/driver/libsoftnccl.so.2         a small NCCL on the soft GPU
@@ -27,6 +28,8 @@ CLIENT_LIBRARY = "lib/libcuda.so.1"
 NVML_LIBRARY = "lib/libnvidia-ml.so.1"
 #: Programs find their own by RPATH, so the launcher preloads these.
 CUPTI = ("lib/libcupti.so.13", "lib/libcupti.so.12")
+NCCL = "lib/libnccl.so.2"
+PRELOADED = (*CUPTI, NCCL)
 SOFT_GPU = "lib/driver/libgpupool_softgpu.so"
 SOFT_NCCL = "lib/driver/libsoftnccl.so.2"
 WORKER = "libexec/gpupool-worker"

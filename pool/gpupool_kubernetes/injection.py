@@ -172,13 +172,13 @@ class Injector:
             {"name": "GPUPOOL_TOKEN_FILE", "value": f"{names.LEASE_PATH}/token"},
         ]
         if self.settings.libraries == "path":
-            own = [f"{self._library_path}/{Path(name).name}" for name in paths.CUPTI]
+            own = [f"{self._library_path}/{Path(name).name}" for name in paths.PRELOADED]
             variables += [
                 {
                     "name": _SEARCH,
                     "value": _joined(container, _SEARCH, [self._library_path], _USUAL_PATH),
                 },
-                # As `gpupool run` sets it: programs find a CUPTI of their own by RPATH.
+                # As `gpupool run` sets it: programs find CUPTI and NCCL of their own by RPATH.
                 {"name": _PRELOADED, "value": _joined(container, _PRELOADED, own)},
             ]
         for variable in variables:

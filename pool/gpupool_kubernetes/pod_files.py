@@ -43,7 +43,7 @@ def copy_libraries(home: paths.Home, to: Path) -> None:
 
 def write_preload(home: paths.Home, library_path: str, lease: Path) -> None:
     """What /etc/ld.so.preload is in the container that asks, by the setting ``libraries``."""
-    wanted = (paths.CLIENT_LIBRARY, paths.NVML_LIBRARY, *paths.CUPTI)
+    wanted = (paths.CLIENT_LIBRARY, paths.NVML_LIBRARY, *paths.PRELOADED)
     there = [Path(name).name for name in wanted if (home.root / name).is_file()]
     _replace(lease / "ld.so.preload", "".join(f"{library_path}/{name}\n" for name in there))
 

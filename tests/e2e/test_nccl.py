@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpupool_common import paths
-from harness import PATIENCE, PoolServer, Result
+from harness import PATIENCE, PoolServer, Result, run_program
 from toolchain import Toolchain
 
 Servers = tuple[PoolServer, PoolServer]
@@ -134,6 +134,13 @@ def unique_id(server: PoolServer) -> bytes:
     result = server.run([sys.executable, "-c", code])
     assert result.returncode == 0, result.explain()
     return bytes.fromhex(result.stdout)
+
+
+def test_the_launcher_preloads_it(home: paths.Home) -> None:
+    """PyTorch names a library of its own by an RPATH."""
+    base = [sys.executable, "-m", "gpupool", "run", "--local", "--soft", "--"]
+    maps = run_program([*base, "cat", "/proc/self/maps"])
+    assert str(home.part(paths.NCCL)) in maps.stdout, maps.explain()
 
 
 def test_a_host_without_nccl(toolchain: Toolchain, tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ async def test_a_pod_that_asks_gets_all_it_needs(world: KubernetesWorld) -> None
     assert given["GPUPOOL_SERVER"]["fieldRef"]["fieldPath"].endswith("['gpupool.io/servers']")
     assert given["GPUPOOL_TOKEN_FILE"] == "/var/run/gpupool-lease/token"
     assert given["LD_LIBRARY_PATH"].startswith("/gpupool/lib:/usr/local/nvidia/lib")
-    assert given["LD_PRELOAD"] == "/gpupool/lib/libcupti.so.13:/gpupool/lib/libcupti.so.12"
+    assert given["LD_PRELOAD"] == (
+        "/gpupool/lib/libcupti.so.13:/gpupool/lib/libcupti.so.12:/gpupool/lib/libnccl.so.2"
+    )
     secret = [each["name"] for each in main(made)["volumeMounts"]]
     assert "gpupool-credential" not in secret
 
@@ -126,7 +128,7 @@ async def test_its_own_variables_stay_and_ours_win(world: KubernetesWorld) -> No
     given = variables(main(await world.admitted(asking)))
     assert "fieldRef" in given["GPUPOOL_SERVER"] and given["EPOCHS"] == "3"
     assert given["LD_LIBRARY_PATH"] == "/gpupool/lib:/opt/own"
-    assert given["LD_PRELOAD"].endswith("libcupti.so.12:libjemalloc.so.2")
+    assert given["LD_PRELOAD"].endswith("libnccl.so.2:libjemalloc.so.2")
 
 
 async def test_image_volumes_and_preloading_are_settings(tmp_path: Path) -> None:
