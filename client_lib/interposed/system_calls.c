@@ -20,6 +20,15 @@
 #include "fault_chain.h"
 #include "managed.h"
 
+/* glibc's declarations take an address of any family; musl's are those of POSIX. */
+#ifdef __GLIBC__
+#define ADDRESS __CONST_SOCKADDR_ARG
+#define ADDRESS_ROOM __SOCKADDR_ARG
+#else
+#define ADDRESS const struct sockaddr *
+#define ADDRESS_ROOM struct sockaddr *restrict
+#endif
+
 /* --- what they are given ------------------------------------------------------------------------- */
 
 /* The kernel writes and reads by this library's own address, which is never closed; and what it has
@@ -104,29 +113,31 @@ static void lent_filled(const struct lent *l)
 
 FILLS(ssize_t, read, n, (int fd, void *to, size_t n), (fd, view, n))
 FILLS(ssize_t, pread, n, (int fd, void *to, size_t n, off_t at), (fd, view, n, at))
-FILLS(ssize_t, pread64, n, (int fd, void *to, size_t n, off64_t at), (fd, view, n, at))
 FILLS_ALL(readv, (int fd, const struct iovec *v, int n), (fd, l.list, n))
 FILLS_ALL(preadv, (int fd, const struct iovec *v, int n, off_t at), (fd, l.list, n, at))
 FILLS(ssize_t, recv, n, (int fd, void *to, size_t n, int flags), (fd, view, n, flags))
 FILLS(ssize_t, recvfrom, n,
-      (int fd, void *restrict to, size_t n, int flags, __SOCKADDR_ARG from,
-       socklen_t *restrict size),
+      (int fd, void *restrict to, size_t n, int flags, ADDRESS_ROOM from, socklen_t *restrict size),
       (fd, view, n, flags, from, size))
 FILLS(size_t, fread, bytes_of(size, n),
       (void *restrict to, size_t size, size_t n, FILE *restrict file), (view, size, n, file))
 
 READS(ssize_t, write, n, (int fd, const void *from, size_t n), (fd, view, n))
 READS(ssize_t, pwrite, n, (int fd, const void *from, size_t n, off_t at), (fd, view, n, at))
-READS(ssize_t, pwrite64, n, (int fd, const void *from, size_t n, off64_t at), (fd, view, n, at))
 FIRST(struct lent l; lend(&l, v, (size_t)n, false), ssize_t, writev,
                      (int fd, const struct iovec *v, int n), (fd, l.list, n), )
 READS(ssize_t, send, n, (int fd, const void *from, size_t n, int flags), (fd, view, n, flags))
 READS(ssize_t, sendto, n,
-      (int fd, const void *from, size_t n, int flags, __CONST_SOCKADDR_ARG to, socklen_t size),
+      (int fd, const void *from, size_t n, int flags, ADDRESS to, socklen_t size),
       (fd, view, n, flags, to, size))
 READS(size_t, fwrite, bytes_of(size, n),
       (const void *restrict from, size_t size, size_t n, FILE *restrict file),
       (view, size, n, file))
+
+#ifdef __GLIBC__ /* elsewhere off_t has 64 bits, and these are no functions of their own */
+FILLS(ssize_t, pread64, n, (int fd, void *to, size_t n, off64_t at), (fd, view, n, at))
+READS(ssize_t, pwrite64, n, (int fd, const void *from, size_t n, off64_t at), (fd, view, n, at))
+#endif
 
 /* A message whose buffers are lent; NULL is the kernel's to refuse. */
 static struct msghdr *lend_message(struct lent *l, struct msghdr *copy, const struct msghdr *m,
@@ -185,7 +196,7 @@ GPC_EXPORT int sigaction(int number, const struct sigaction *restrict action,
                : system_sigaction(number, action, old);
 }
 
-static __sighandler_t segv_signal(__sighandler_t handler, bool *done)
+static sighandler_t segv_signal(sighandler_t handler, bool *done)
 {
     struct sigaction action, old;
     memset(&action, 0, sizeof action);
@@ -195,11 +206,11 @@ static __sighandler_t segv_signal(__sighandler_t handler, bool *done)
     return *done ? old.sa_handler : SIG_ERR;
 }
 
-GPC_EXPORT __sighandler_t signal(int number, __sighandler_t handler)
+GPC_EXPORT sighandler_t signal(int number, sighandler_t handler)
 {
     bool done = false;
-    __sighandler_t before = number == SIGSEGV ? segv_signal(handler, &done) : SIG_ERR;
-    __sighandler_t (*real)(int, __sighandler_t);
+    sighandler_t before = number == SIGSEGV ? segv_signal(handler, &done) : SIG_ERR;
+    sighandler_t (*real)(int, sighandler_t);
     *(void **)&real = dlsym(RTLD_NEXT, "signal");
     return done ? before : real(number, handler);
 }

@@ -86,8 +86,10 @@ static void say(int why)
     char line[PATH_MAX + 256], text[128];
     if (!host || !host->note)
         return;
+    errno = why; /* strerror_r is one function in glibc and another in musl */
+    snprintf(text, sizeof text, "%m");
     snprintf(line, sizeof line, "compile cache %s: %s; compiled kernels are kept in memory only",
-             folder, why == EPERM ? UNSAFE : strerror_r(why, text, sizeof text));
+             folder, why == EPERM ? UNSAFE : text);
     host->note(why == EPERM, line);
 }
 

@@ -310,11 +310,11 @@ bool gpc_compile_file_put(const char *folder, const unsigned char key[GPC_COMPIL
                           const void *data, size_t size, uint64_t limit)
 {
     char name[NAME_DIGITS + 1];
-    struct gpc_compile_header h = {
-        .magic = MAGIC, .version = VERSION, .header_size = sizeof h, .size = size};
+    struct gpc_compile_header h = {.version = VERSION, .header_size = sizeof h, .size = size};
     if (size > limit || limit - size < sizeof h || !may_grow(sizeof h + (uint64_t)size))
         return false;
     name_of(key, name);
+    memcpy(h.magic, MAGIC, sizeof h.magic); /* without its NUL */
     memcpy(h.key, key, sizeof h.key);
     gp_sha256(data, size, h.hash);
     int dir = folder_open(folder, true);

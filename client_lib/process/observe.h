@@ -7,6 +7,8 @@
 
 #include <cuda.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum gpc_observer {
     GPC_OBSERVER_TRACE = 1u << 0,    /* GPUPOOL_TRACE (trace.h) */
@@ -21,6 +23,12 @@ extern unsigned gpc_observers;
 /* From some later call on: GPC_OBSERVED asks without an order. */
 void gpc_observe(enum gpc_observer who);
 void gpc_observe_no_more(enum gpc_observer who);
+
+/* The calling thread, as the kernel counts them: C libraries before glibc 2.30 have no gettid. */
+static inline pid_t gpc_observed_thread(void)
+{
+    return (pid_t)syscall(SYS_gettid);
+}
 
 /* One call, from its entry to its return. */
 struct gpc_observed {

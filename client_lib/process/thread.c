@@ -7,6 +7,7 @@
 #include "handle.h"
 #include "managed.h"
 #include "session.h"
+#include "thread_local.h"
 
 struct gpc_thread_stream {
     CUcontext context;
@@ -15,7 +16,7 @@ struct gpc_thread_stream {
     struct gpc_thread_stream *next;
 };
 
-__thread struct gpc_thread *gpc_thread_self __attribute__((tls_model("initial-exec")));
+__thread struct gpc_thread *gpc_thread_self __attribute__((GPC_TLS_MODEL));
 static pthread_key_t ends;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 

@@ -163,7 +163,7 @@ static int thread_id(void)
     struct gpc_thread *t = gpc_thread();
     if (t->process != process) {
         t->process = process;
-        t->id = gettid();
+        t->id = gpc_observed_thread();
     }
     return t->id;
 }

@@ -81,7 +81,7 @@ void gpc_trace_begin(struct gpc_trace *t, const char *name)
     t->used = 0;
     t->separator = "";
     t->began_ns = gp_now_ns();
-    add(t, "%" PRIu64 " %d %s(", (t->began_ns - start_ns) / 1000, (int)gettid(), name);
+    add(t, "%" PRIu64 " %d %s(", (t->began_ns - start_ns) / 1000, (int)gpc_observed_thread(), name);
 }
 
 /* `before`, the half that t holds, and `after`, in one write. Called with the lock. */
@@ -145,8 +145,8 @@ void gpc_trace_end(struct gpc_trace *t)
     hold();
     if (open_call != t)
         snprintf(before, sizeof before, "%s%" PRIu64 " %d <... %s resumed>",
-                 open_call ? " <unfinished ...>\n" : "", (now - start_ns) / 1000, (int)gettid(),
-                 t->name);
+                 open_call ? " <unfinished ...>\n" : "", (now - start_ns) / 1000,
+                 (int)gpc_observed_thread(), t->name);
     put(t, before, after);
     open_call = NULL;
     let_go();

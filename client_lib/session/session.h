@@ -40,6 +40,7 @@
 
 #include "call.h"
 #include "operations.h"
+#include "thread_local.h"
 #include "transport/transport.h"
 
 struct gpc_session {
@@ -169,7 +170,7 @@ struct gpc_thread {
 /* Pointer-sized, so that the static TLS block has room for it even when this library is
  * opened late. */
 extern __thread struct gpc_thread *gpc_thread_self
-    __attribute__((tls_model("initial-exec"), visibility("hidden")));
+    __attribute__((GPC_TLS_MODEL, visibility("hidden")));
 struct gpc_thread *gpc_thread_make(void);
 static inline struct gpc_thread *gpc_thread(void)
 {

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "close_range.h"
 #include "ids.h"
 #include "links.h"
 
@@ -148,7 +149,7 @@ static void holder_main(const struct gpj_description *d, bool has_pid, int errno
         _exit(1);
     while (read(go, &byte, 1) > 0)
         ;
-    close_range(0, ~0u, 0);
+    gp_close_range(0, ~0u);
     if (open("/dev/null", O_RDWR) != 0 || dup(0) != 1 || dup(0) != 2)
         _exit(1);
     hold(has_pid);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "cgroup.h"
+#include "close_range.h"
 #include "description.h"
 #include "ids.h"
 #include "lease.h"
@@ -80,10 +81,10 @@ static void descriptors_close(const struct gpj_description *d, int status)
     bool closed = true;
     for (unsigned i = 0; i < count; i++) {
         if ((unsigned)open[i] > next)
-            closed &= close_range(next, (unsigned)open[i] - 1, 0) == 0;
+            closed &= gp_close_range(next, (unsigned)open[i] - 1) == 0;
         next = (unsigned)open[i] + 1;
     }
-    closed &= close_range(next, ~0u, 0) == 0;
+    closed &= gp_close_range(next, ~0u) == 0;
     if (closed)
         gpj_layer_on(GPJ_DESCRIPTORS);
     else

@@ -147,7 +147,7 @@ static CUresult look(uint64_t number, bool surface, const void *to, struct sg_te
 CUresult cuTexObjectDestroy(CUtexObject texObject)
 {
     SG_LOCKED;
-    struct sg_texture **at;
+    struct sg_texture **at = NULL;
     SG_TRY(look(texObject, false, &at, &at));
     end(at);
     return CUDA_SUCCESS;
@@ -156,7 +156,7 @@ CUresult cuTexObjectDestroy(CUtexObject texObject)
 CUresult cuSurfObjectDestroy(CUsurfObject surfObject)
 {
     SG_LOCKED;
-    struct sg_texture **at;
+    struct sg_texture **at = NULL;
     SG_TRY(look(surfObject, true, &at, &at));
     end(at);
     return CUDA_SUCCESS;

@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "close_range.h"
 #include "counts.h"
 
 /* Linux 5.19: once a call was received only a fatal signal interrupts it, so that a handler of
@@ -120,10 +121,10 @@ static int beside(meeting *met, int out)
     unsigned high = (unsigned)(keep[0] < keep[1] ? keep[1] : keep[0]);
     if (keep[0] < 0 || keep[1] < 0 || flock(keep[1], LOCK_SH) != 0)
         return 1;
-    close_range(0, low - 1, 0);
+    gp_close_range(0, low - 1);
     if (high > low + 1)
-        close_range(low + 1, high - 1, 0);
-    close_range(high + 1, ~0u, 0);
+        gp_close_range(low + 1, high - 1);
+    gp_close_range(high + 1, ~0u);
     return supervise(keep[0], keep[1]);
 }
 

@@ -20,6 +20,7 @@
 #include "fault_chain.h"
 #include "managed_internal.h"
 #include "session.h"
+#include "thread_local.h"
 
 /* Threads that fault at the same time; more take turns. */
 #define SLOTS 64u
@@ -217,7 +218,7 @@ static bool goes_on(uint64_t address)
     static __thread struct {
         uint64_t address;
         uint32_t given_back;
-    } last __attribute__((tls_model("initial-exec")));
+    } last __attribute__((GPC_TLS_MODEL));
     uint32_t now = __atomic_load_n(&given_back, __ATOMIC_ACQUIRE);
     if (now == 0 || (last.address == address && last.given_back == now))
         return false;

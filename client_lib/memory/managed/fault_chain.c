@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "thread_local.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool (*asked_first)(const siginfo_t *, const void *);
@@ -27,7 +28,7 @@ static unsigned last;
 static __thread struct {
     const void *context;
     uintptr_t frame;
-} entered __attribute__((tls_model("initial-exec")));
+} entered __attribute__((GPC_TLS_MODEL));
 
 static void default_action(void)
 {
