@@ -36,14 +36,16 @@ RAY := $(BUILD)/ray
 ATHERIS := $(BUILD)/atheris
 OUTSIDE := $(BUILD)/outside
 PROMETHEUS := $(BUILD)/prometheus
+WHEELS := $(BUILD)/wheels
+TARGETS ?= x86_64-glibc aarch64-glibc x86_64-musl
 CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 
 # Configured once; ninja notices later changes itself. CMakePresets.json has the options.
 configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD) \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
-.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel fuzz fuzz-pack fuzz-python lint \
-	test-gpu test-ray test-outside outside-archive soak soak-sessions constraints advisories prometheus sbom reproducible figures coverage reference clean system
+.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel wheels fuzz fuzz-pack fuzz-python lint \
+	test-gpu test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories prometheus sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -119,6 +121,15 @@ $(PROMETHEUS)/.done: | system
 	touch $@
 
 prometheus: $(PROMETHEUS)/.done
+
+# What stands in for other machines; unpacked, too.
+$(WHEELS)/root/.done: | system
+	rm -rf $(WHEELS)/root
+	mkdir -p $(WHEELS)/root
+	cd $(WHEELS)/root && apt-get -q download musl qemu-user-static libc6-arm64-cross \
+	  libgcc-s1-arm64-cross libstdc++6-arm64-cross && \
+	  for package in *.deb; do dpkg -x "$$package" . && rm "$$package"; done
+	touch $@
 
 build: $(VENV)/.build
 	$(configure)
@@ -251,6 +262,17 @@ advisories: $(VENV)/.supply
 wheel: $(VENV)/.build
 	$(PIP) --group wheel
 	@$(PY) .ci/wheel.py --build $(BUILD) --out dist
+
+# Wheels for other machines: an older glibc; arm64 and musl, without a server.
+wheels: $(VENV)/.build
+	$(PIP) --group wheel --group targets
+	@for target in $(TARGETS); do \
+	  $(PY) .ci/wheel.py --build $(BUILD) --out $(WHEELS)/$$target --target $$target; done
+
+# What they ask for, and programs with them: by qemu-user and by musl's own loader.
+test-targets: build $(VENV)/.test wheels $(WHEELS)/root/.done
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_TARGETS=$(abspath $(WHEELS)) \
+	  $(PY) -m pytest -q tests/e2e/test_targets.py
 
 # The wheel and all that it brings or needs, with versions and licences (CycloneDX).
 sbom: wheel $(VENV)/.supply

@@ -5,6 +5,9 @@ libcuda.so.1 is the one that the wheel brings and never one of this machine. Nee
 dependency groups build and wheel. Everything in between goes to BUILD/wheel and
 BUILD/wheelhouse; the last line printed is the wheel's path.
 
+With --target it is for another machine (targets.py): for an older glibc, with this machine's
+OpenSSL, lz4 and zstd inside; or for musl or arm64, without a server.
+
 The same sources give the same bytes, wherever they lie: times are the last commit's
 (SOURCE_DATE_EPOCH, if that is set), and no path of this machine goes into the code.
 """
@@ -18,6 +21,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import targets
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -62,18 +67,50 @@ def package_of(name: str) -> str:
     return ""
 
 
-def add_licences(wheel: Path, work: Path) -> None:
-    """The notices of what auditwheel has put in, where installers keep licences (PEP 639)."""
+def notices(library: str, pyzmq: Path | None) -> tuple[str, Path]:
+    """What a bundled library's licence is called, and the file with it."""
+    if pyzmq is not None and (own := re.match(r"lib(zmq|sodium)-", library)):
+        name = {"zmq": "zeromq", "sodium": "libsodium"}[own[1]]
+        (notice,) = pyzmq.glob(f"pyzmq-*.dist-info/licenses/**/LICENSE.{name}.txt")
+        return f"pyzmq-{name}", notice
+    gcc = re.match(r"lib(stdc\+\+|gcc_s)-", library)
+    package = package_of(library) or (gcc and "libgcc-s1") or "?"
+    return package, Path("/usr/share/doc") / package / "copyright"
+
+
+def graft(wheel: Path, libraries: Path, out: Path, work: Path, platform: str) -> None:
+    """Put libzmq and what it needs into a wheel, as auditwheel does for a C library like this
+    machine's. These have names of their own already, and find each other.
+    """
+    shutil.rmtree(work, ignore_errors=True)
+    run(sys.executable, "-m", "wheel", "unpack", "--dest", work, wheel)
+    (root,) = work.iterdir()
+    shutil.copytree(libraries, root / "gpupool.libs")
+    for plugin in (root / "gpupool/lib/plugins").iterdir():
+        run("patchelf", "--set-rpath", "$ORIGIN/../../../gpupool.libs", plugin)
+    run(sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, root)
+    run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform, wheel)
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.move(only_wheel(wheel.parent), out)
+
+
+def add_licences(wheel: Path, work: Path, pyzmq: Path | None, linked: tuple[str, ...]) -> None:
+    """The notices of what auditwheel has put in, where installers keep licences (PEP 639).
+
+    `pyzmq` is what libzmq was taken from, if not from this machine; `linked` are packages whose
+    static libraries are inside.
+    """
     shutil.rmtree(work, ignore_errors=True)
     run(sys.executable, "-m", "wheel", "unpack", "--dest", work, wheel)
     (root,) = work.iterdir()
     (information,) = root.glob("*.dist-info")
     metadata, names = information / "METADATA", []
-    for library in sorted((root / "gpupool.libs").iterdir()):
-        notice = Path("/usr/share/doc") / (package_of(library.name) or "?") / "copyright"
+    found = [notices(path.name, pyzmq) for path in sorted((root / "gpupool.libs").iterdir())]
+    found += [(package, Path(f"/usr/share/doc/{package}/copyright")) for package in linked]
+    for package, notice in found:
         if not notice.is_file():
-            sys.exit(f"wheel: {library.name}: no licence at {notice}; where does it come from?")
-        name = f"third_party/{notice.parent.name}.txt"
+            sys.exit(f"wheel: {package}: no licence at {notice}; where does it come from?")
+        name = f"third_party/{package}.txt"
         if name not in names:
             names.append(name)
             target = information / "licenses" / name
@@ -85,8 +122,18 @@ def add_licences(wheel: Path, work: Path) -> None:
     run(sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, root)
 
 
-def build(work: Path, out: Path) -> Path:
+def build(work: Path, out: Path, target: targets.Target | None = None) -> Path:
     """The wheel of these sources in `out`; wheels of gpupool already there go."""
+    told: list[str] = []
+    extra: dict[str, str] = {}
+    pyzmq, libraries = None, Path()
+    if target is not None:
+        work = work / "targets" / target.name
+        defines, libraries = targets.prepare(target, work / "tools")
+        told = [f"-Ccmake.define.{key}={value}" for key, value in defines.items()]
+        pyzmq = libraries.parent
+        extra["LD_LIBRARY_PATH"] = str(libraries)  # where auditwheel looks
+        extra["_PYTHON_HOST_PLATFORM"] = f"linux-{target.processor}"  # the wheel's tag
     compiled, packed = work / "wheel", work / "wheelhouse"
     for folder in (compiled, packed):
         shutil.rmtree(folder, ignore_errors=True)
@@ -101,21 +148,28 @@ def build(work: Path, out: Path) -> Path:
         "--outdir",
         packed,
         f"-Cbuild-dir={compiled}",
+        *told,
         ROOT,
+        **extra,
         CFLAGS=f"-ffile-prefix-map={compiled}=build -ffile-prefix-map={ROOT}=.",
     )
-    run(
-        sys.executable,
-        "-m",
-        "auditwheel",
-        "repair",
-        "--wheel-dir",
-        out,
-        "--exclude",
-        "libcuda.so.1",
-        only_wheel(packed),
-    )
-    add_licences(only_wheel(out), work / "unpacked")
+    if target is not None and target.platform.startswith("musllinux"):
+        graft(only_wheel(packed), libraries, out, work / "unpacked", target.platform)
+    else:
+        run(
+            sys.executable,
+            "-m",
+            "auditwheel",
+            "repair",
+            "--wheel-dir",
+            out,
+            "--exclude",
+            "libcuda.so.1",
+            only_wheel(packed),
+            **extra,
+        )
+    linked = targets.STATIC_PACKAGES if target is not None and target.whole else ()
+    add_licences(only_wheel(out), work / "unpacked", pyzmq, linked)
     return only_wheel(out)
 
 
@@ -123,8 +177,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--build", type=Path, required=True, help="folder for what is in between")
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheel")
+    parser.add_argument("--target", choices=targets.TARGETS, help="another machine than this one")
     args = parser.parse_args()
-    print(build(args.build.absolute(), args.out.absolute()))
+    target = targets.TARGETS.get(args.target)
+    print(build(args.build.absolute(), args.out.absolute(), target))
 
 
 if __name__ == "__main__":
