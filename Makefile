@@ -269,10 +269,22 @@ wheels: $(VENV)/.build
 	@for target in $(TARGETS); do \
 	  $(PY) .ci/wheel.py --build $(BUILD) --out $(WHEELS)/$$target --target $$target; done
 
-# What they ask for, and programs with them: by qemu-user and by musl's own loader.
-test-targets: build $(VENV)/.test wheels $(WHEELS)/root/.done
+# Each of them in a folder of its own, named as its version.
+$(WHEELS)/runtimes/.done: tests/e2e/runtimes.txt | $(VENV)/.build
+	rm -rf $(WHEELS)/runtimes
+	mkdir -p $(WHEELS)/runtimes
+	grep '^nvidia' $< | while read -r line; do \
+	  version=$${line#*==}; version=$${version%% *}; echo "$$line" > $(WHEELS)/runtimes/asked.txt; \
+	  $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	    --target $(WHEELS)/runtimes/$$version --requirement $(WHEELS)/runtimes/asked.txt; done
+	touch $@
+
+# What they ask for, and programs with them: by qemu-user and by musl's own loader. Then programs
+# with CUDA runtimes of older packages.
+test-targets: build $(VENV)/.test wheels $(WHEELS)/root/.done $(WHEELS)/runtimes/.done
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_TARGETS=$(abspath $(WHEELS)) \
-	  $(PY) -m pytest -q tests/e2e/test_targets.py
+	  GPUPOOL_RUNTIMES=$(abspath $(WHEELS)/runtimes) \
+	  $(PY) -m pytest -q tests/e2e/test_targets.py tests/e2e/test_runtimes.py
 
 # The wheel and all that it brings or needs, with versions and licences (CycloneDX).
 sbom: wheel $(VENV)/.supply

@@ -98,11 +98,12 @@ def test_make_installs_what_is_pinned() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = text.replace("\\\n", " ").splitlines()
     calls = [line.strip() for line in lines if "pip install" in line]
-    assert len(calls) == 3
-    variable, pip, own = calls
+    assert len(calls) == 4
+    variable, pip, own, older = calls
     assert variable.endswith("--constraint constraints.txt")
     assert "--requirement $(VENV)/pip.txt" in pip
     assert "--no-deps" in own and "--editable ." in own
+    assert "--require-hashes" in older  # runtimes, of each more than one version
     assert "$(VENV)/.build: pyproject.toml constraints.txt" in text
 
 
