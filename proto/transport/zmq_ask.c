@@ -1,10 +1,15 @@
 #include <errno.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "transport/zmq_link.h"
 
 /* A server's answer is a few kB of text; this bounds what a stranger can send. */
 #define ANSWER_MAX ((int64_t)16 << 20)
+
+/* Descriptors that a question needs for its life. */
+#define ASK_DESCRIPTORS 9
 
 /* A question, and how it went so far. */
 struct question {
@@ -162,6 +167,23 @@ static int ask_once(struct question *q, const struct iovec *text, void *answer, 
     return rc;
 }
 
+/* Where libzmq lacks a descriptor it ends the process, or waits for its own thread for ever: so
+ * there is room for all that a question takes, or it is not asked. */
+static int descriptors_free(void)
+{
+    int taken[ASK_DESCRIPTORS], count = 0, rc = 0;
+    while (count < ASK_DESCRIPTORS && rc == 0) {
+        taken[count] = eventfd(0, EFD_CLOEXEC);
+        if (taken[count] < 0)
+            rc = -errno;
+        else
+            count++;
+    }
+    while (count)
+        close(taken[--count]);
+    return rc;
+}
+
 int gpz_ask(const char *url, const void *question, size_t question_size, void *answer,
             size_t *answer_size, int timeout_ms, struct gp_error *err)
 {
@@ -175,6 +197,8 @@ int gpz_ask(const char *url, const void *question, size_t question_size, void *a
     int rc = link_query_parse(url, false, plain, &q.curve, NULL, err);
     if (rc)
         return rc;
+    if ((rc = descriptors_free()) != 0)
+        return question_fail(&q, rc, err);
     rc = strlen(plain) < LINK_ENDPOINT_MAX ? -EAGAIN : -EINVAL;
     for (int i = 0; rc == -EAGAIN; i++) {
         rc = ask_once(&q, &text, answer, answer_size, i > 0);

@@ -58,3 +58,8 @@ def test_a_limit_of_the_size_of_files(server: PoolServer, program: str) -> None:
     result = run(server, program, "", "file-limit")
     assert result.stats["transport"] == "tcp"
     assert "no managed memory: File too large" in result.own_lines()[0], result.explain()
+
+
+def test_few_descriptors(server: PoolServer, program: str) -> None:
+    """libzmq ended the program where it lacked one, or waited for ever."""
+    run(server, program, "", "few-descriptors")

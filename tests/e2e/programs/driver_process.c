@@ -7,6 +7,7 @@
  *   driver_process close               close all descriptors, use their numbers again, go on
  *   driver_process close-waiting       the same while another thread copies
  *   driver_process file-limit          no file may be larger than nothing
+ *   driver_process few-descriptors     initialise with room for 1, 2, 3 … more
  */
 #include "driver.h"
 
@@ -195,6 +196,37 @@ static void limit_files(void)
     setrlimit(RLIMIT_FSIZE, &before);
 }
 
+/* --- a limit of descriptors --- */
+
+static void init_with_room_for(rlim_t count)
+{
+    const struct rlimit few = {count, count};
+    alarm(PATIENCE_S); /* instead of hanging */
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0, "no limit");
+    CUresult r = cuInit(0);
+    EXPECT(r == CUDA_SUCCESS || r == CUDA_ERROR_NO_DEVICE, "%d descriptors: %s", (int)count,
+           driver_name(r));
+    fflush(stdout);
+    _exit(check_failures != 0);
+}
+
+/* Each answers, whether with an error or without one. */
+static void few_descriptors(void)
+{
+    for (rlim_t count = 4; count < 20; count++) {
+        int status = -1;
+        pid_t child = fork();
+        REQUIRE(child >= 0, "no child");
+        if (child == 0)
+            init_with_room_for(count);
+        REQUIRE(waitpid(child, &status, 0) == child, "the child cannot be waited for");
+        EXPECT(status == 0, "with %d descriptors it ended with status %#x", (int)count,
+               (unsigned)status);
+    }
+    start_copying();
+    CU(copy(1));
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -207,6 +239,8 @@ int main(int argc, char **argv)
         close_all();
     else if (strcmp(what, "close-waiting") == 0)
         close_while_waiting();
+    else if (strcmp(what, "few-descriptors") == 0)
+        few_descriptors();
     else if (strcmp(what, "file-limit") == 0)
         limit_files();
     else
