@@ -5,9 +5,11 @@
  * Blocks (free and used) form one list in address order; taking is next-fit,
  * giving merges with free neighbours.
  */
-#include "softgpu.h"
+#include "ipc.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define PIECE SG_GRANULARITY
 
@@ -19,6 +21,7 @@ struct block {
 struct sg_arena {
     uint64_t begin, size;
     uint32_t *pieces; /* blocks in use that touch each piece */
+    int file;         /* whose memory it is; -1: this process's own */
     struct block *first, *next_fit;
 };
 
@@ -42,6 +45,7 @@ struct sg_arena *sg_arena_create(uint64_t size)
     arena->begin = ((uint64_t)(uintptr_t)space + PIECE - 1) / PIECE * PIECE;
     arena->size = size;
     arena->pieces = pieces;
+    arena->file = -1;
     arena->first = arena->next_fit = block;
     block->begin = arena->begin;
     block->size = size;
@@ -51,6 +55,12 @@ struct sg_arena *sg_arena_create(uint64_t size)
 static void decommit(const struct sg_arena *arena, uint64_t piece)
 {
     void *at = (void *)(uintptr_t)(arena->begin + piece * PIECE);
+    if (arena->file >= 0) {
+        fallocate(arena->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(piece * PIECE),
+                  (off_t)PIECE);
+        mprotect(at, PIECE, PROT_NONE);
+        return;
+    }
     /* A new mapping drops the pages and the rights at once. */
     mmap(at, PIECE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
@@ -155,4 +165,39 @@ void sg_arena_give(struct sg_arena *arena, uint64_t address)
     merge(arena, block);
     if (block->before && !block->before->used)
         merge(arena, block->before);
+}
+
+/* A file with the bytes that are there now; -1: no room. */
+static int file_of(const struct sg_arena *arena)
+{
+    int file = memfd_create("gpupool-soft-arena", MFD_CLOEXEC);
+    bool well = file >= 0 && ftruncate(file, (off_t)arena->size) == 0;
+    for (uint64_t i = 0; well && i < arena->size / PIECE; i++) {
+        const void *at = (const void *)(uintptr_t)(arena->begin + i * PIECE);
+        well = !arena->pieces[i] || pwrite(file, at, PIECE, (off_t)(i * PIECE)) == (ssize_t)PIECE;
+    }
+    if (!well && file >= 0)
+        close(file);
+    return well ? file : -1;
+}
+
+int sg_arena_share(struct sg_arena *arena, uint64_t address, uint64_t *offset)
+{
+    *offset = address - arena->begin;
+    if (arena->file >= 0)
+        return arena->file;
+    int file = file_of(arena);
+    void *at = (void *)(uintptr_t)arena->begin;
+    if (file >= 0 && mmap(at, arena->size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file,
+                          0) == MAP_FAILED) {
+        close(file);
+        file = -1;
+    }
+    if (file < 0)
+        return -1;
+    arena->file = file;
+    for (uint64_t i = 0; i < arena->size / PIECE; i++)
+        if (arena->pieces[i])
+            mprotect((char *)at + i * PIECE, PIECE, PROT_READ | PROT_WRITE);
+    return file;
 }

@@ -1,5 +1,5 @@
 /* Devices: how many, what they are called, what they can do. */
-#include "softgpu.h"
+#include "shared_event.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -114,6 +114,14 @@ CUresult sg_devices_open(void)
 struct sg_device *sg_device(CUdevice device)
 {
     return device >= 0 && device < sg.device_count ? &sg.devices[device] : NULL;
+}
+
+struct sg_device *sg_device_named(const CUuuid *uuid)
+{
+    for (int i = 0; i < sg.device_count; i++)
+        if (memcmp(&sg.devices[i].uuid, uuid, sizeof(*uuid)) == 0)
+            return &sg.devices[i];
+    return NULL;
 }
 
 /* What every device function starts with. */
@@ -317,6 +325,7 @@ static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
     [A(HOST_REGISTER_SUPPORTED)] = 1,
     [A(DIRECT_MANAGED_MEM_ACCESS_FROM_HOST)] = 0,
     [A(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)] = 1,
+    [A(HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)] = 1,
     [A(MAX_BLOCKS_PER_MULTIPROCESSOR)] = SG_BLOCKS_PER_SM,
     [A(RESERVED_SHARED_MEMORY_PER_BLOCK)] = SG_SHARED_RESERVED,
     [A(READ_ONLY_HOST_REGISTER_SUPPORTED)] = 1,
@@ -341,6 +350,8 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
         *pi = bus_of(device);
     else if (attrib == A(MULTI_GPU_BOARD_GROUP_ID))
         *pi = device->ordinal;
+    else if (attrib == A(IPC_EVENT_SUPPORTED))
+        *pi = sg_shared_events_there();
     else
         *pi = attributes[attrib];
     return CUDA_SUCCESS;

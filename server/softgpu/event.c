@@ -1,5 +1,7 @@
 /* Events: a mark in a stream's order and the time when it passed. */
-#include "softgpu.h"
+#include "shared_event.h"
+
+#include <time.h>
 
 void sg_event_forget_capture(CUevent event)
 {
@@ -15,6 +17,7 @@ void sg_event_unref(CUevent event)
         return;
     sg_event_forget_capture(event);
     sg_mark_clear(&event->mark);
+    sg_shared_event_free(event->shared);
     free(event);
 }
 
@@ -22,6 +25,23 @@ void sg_event_stamp(CUevent event, uint64_t record)
 {
     if (record == 0 || event->record == record)
         event->time_ns = sg_now_ns();
+}
+
+CUresult sg_event_make(CUcontext context, unsigned flags, struct sg_shared_event *shared,
+                       CUevent *out)
+{
+    CUevent event = calloc(1, sizeof(*event));
+    if (!event || !sg_handle_add(event, SG_EVENT)) {
+        sg_shared_event_free(shared);
+        free(event);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    event->context = context;
+    event->refs = 1;
+    event->flags = flags;
+    event->shared = shared;
+    *out = event;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
@@ -33,18 +53,14 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
     if (!phEvent || (Flags & ~known) ||
         (Flags & CU_EVENT_INTERPROCESS && !(Flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (Flags & CU_EVENT_INTERPROCESS)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    CUevent event = calloc(1, sizeof(*event));
-    if (!event || !sg_handle_add(event, SG_EVENT)) {
-        free(event);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct sg_shared_event *shared = NULL;
+    if (Flags & CU_EVENT_INTERPROCESS) {
+        if (!sg_shared_events_there())
+            return CUDA_ERROR_NOT_SUPPORTED;
+        if (!(shared = sg_shared_event_new()))
+            return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    event->context = context;
-    event->refs = 1;
-    event->flags = Flags;
-    *phEvent = event;
-    return CUDA_SUCCESS;
+    return sg_event_make(context, Flags, shared, phEvent);
 }
 
 CUresult cuEventDestroy_v2(CUevent hEvent)
@@ -84,6 +100,7 @@ CUresult sg_event_record(CUevent event, CUstream stream)
     sg_event_forget_capture(event);
     op->event.event = event;
     op->event.record = event->record + 1;
+    op->event.shared = event->shared ? sg_shared_event_record(event->shared) : 0;
     event->refs++;
     /* The number first: the operation may run before submit returns. */
     event->record++;
@@ -106,6 +123,8 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
         return CUDA_ERROR_INVALID_HANDLE;
     if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;
+    if (hEvent->shared && stream->capture)
+        return CUDA_ERROR_NOT_SUPPORTED; /* what a graph records no other process knows of */
     if (flags & CU_EVENT_RECORD_EXTERNAL)
         return record_external(stream, hEvent);
     return stream->capture ? sg_capture_record(stream, hEvent) : sg_event_record(hEvent, stream);
@@ -137,13 +156,48 @@ CUresult cuEventQuery(CUevent hEvent)
 {
     SG_LOCKED;
     SG_TRY(askable(hEvent));
-    return sg_mark_done(&hEvent->mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    bool done = hEvent->shared
+                    ? sg_shared_event_passed(hEvent->shared, sg_shared_event_last(hEvent->shared))
+                    : sg_mark_done(&hEvent->mark);
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult sg_event_wait_shared(CUevent event, CUstream stream)
+{
+    uint64_t last = sg_shared_event_last(event->shared);
+    if (sg_shared_event_passed(event->shared, last))
+        return CUDA_SUCCESS;
+    struct sg_op *op = sg_op_new(SG_OP_WAIT_SHARED, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->event.event = event;
+    op->event.shared = last;
+    event->refs++;
+    return sg_stream_submit(stream, op);
+}
+
+/* Nobody wakes us: who records it may be another process. */
+static CUresult synchronize_shared(CUevent event)
+{
+    struct timespec pause = {0, 50000};
+    CUcontext context = event->context;
+    uint64_t last = sg_shared_event_last(event->shared);
+    event->refs++;
+    while (!sg_shared_event_passed(event->shared, last)) {
+        pthread_mutex_unlock(&sg.lock);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&sg.lock);
+    }
+    sg_event_unref(event);
+    return context->sticky;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent)
 {
     SG_LOCKED;
     SG_TRY(askable(hEvent));
+    if (hEvent->shared)
+        return synchronize_shared(hEvent);
     CUcontext context = hEvent->context;
     struct sg_mark mark = hEvent->mark; /* this record, not one that comes later */
     if (mark.stream)

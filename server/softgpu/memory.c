@@ -1,4 +1,5 @@
 /* cuMemAlloc and its kin, and what pointers say of themselves. */
+#include "ipc.h"
 #include "timeslice.h"
 
 CUresult sg_memory_take(const struct sg_extent *like, uint64_t size, uint64_t *address)
@@ -48,6 +49,8 @@ void sg_memory_release_context(CUcontext context)
     while (sg_address_of_context(context, &extent)) {
         if (extent.space == SG_SPACE_DEVICE)
             sg_memory_give(extent.begin);
+        else if (extent.space == SG_SPACE_IPC)
+            sg_ipc_unmap(&extent);
         else
             sg_host_give(extent.begin, extent.space);
     }
@@ -109,7 +112,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     for (int pass = 0; pass < 2; pass++) {
         /* Twice: another thread may free it while this one waits. */
         if (!sg_address_find(dptr, &extent) || extent.begin != dptr || extent.internal ||
-            extent.freed || sg_space_is_host(extent.space) || extent.space == SG_SPACE_MAPPED)
+            extent.freed || sg_space_is_host(extent.space) || extent.space == SG_SPACE_MAPPED ||
+            extent.space == SG_SPACE_IPC)
             return CUDA_ERROR_INVALID_VALUE;
         if (pass == 0)
             sg_memory_wait(extent.device);
@@ -212,6 +216,8 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
         *(int *)data = extent->device->ordinal;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(unsigned *)data = extent->space == SG_SPACE_DEVICE && !extent->internal;
+        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         *(unsigned *)data = 0;

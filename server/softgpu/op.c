@@ -5,6 +5,7 @@
 
 #include <time.h>
 
+#include "shared_event.h"
 #include "timeslice.h"
 
 struct sg_op *sg_op_new(enum sg_op_kind kind, CUcontext context)
@@ -42,6 +43,7 @@ void sg_op_unref(struct sg_op *op)
         break;
     case SG_OP_RECORD:
     case SG_OP_WAIT:
+    case SG_OP_WAIT_SHARED:
         sg_event_unref(op->event.event);
         break;
     case SG_OP_GRAPH:
@@ -119,6 +121,14 @@ static CUresult wait_value(const struct sg_op *op)
     return CUDA_SUCCESS;
 }
 
+static void wait_shared(const struct sg_op *op)
+{
+    struct timespec pause = {0, 50000};
+    while (!__atomic_load_n(&op->context->cancel, __ATOMIC_RELAXED) &&
+           !sg_shared_event_passed(op->event.event->shared, op->event.shared))
+        nanosleep(&pause, NULL);
+}
+
 static CUresult run_write(const struct sg_op *op)
 {
     if (!hold_value(op))
@@ -152,7 +162,9 @@ static CUresult run_locked(const struct sg_op *op)
     SG_LOCKED;
     if (op->kind == SG_OP_RECORD)
         sg_event_stamp(op->event.event, op->event.record);
-    else
+    if (op->kind == SG_OP_RECORD && op->event.event->shared)
+        sg_shared_event_pass(op->event.event->shared, op->event.shared);
+    if (op->kind == SG_OP_FREE)
         sg_memory_give(op->address);
     return CUDA_SUCCESS;
 }
@@ -169,7 +181,7 @@ static CUresult run_graph(const struct sg_op *op)
 static bool keeps_device(enum sg_op_kind kind)
 {
     return kind != SG_OP_COPY && kind != SG_OP_HOST && kind != SG_OP_CALLBACK &&
-           kind != SG_OP_WAIT_VALUE;
+           kind != SG_OP_WAIT_VALUE && kind != SG_OP_WAIT_SHARED;
 }
 
 static void callbacks_add(unsigned running)
@@ -210,6 +222,9 @@ static CUresult run(const struct sg_op *op)
         return run_write(op);
     case SG_OP_WAIT_VALUE:
         return wait_value(op);
+    case SG_OP_WAIT_SHARED:
+        wait_shared(op);
+        return CUDA_SUCCESS;
     case SG_OP_RECORD:
     case SG_OP_FREE:
         return run_locked(op);

@@ -73,6 +73,9 @@ struct sg_runlist {
     bool own[SG_RUNLIST_ENTRIES]; /* entries that this process has through it */
 };
 
+/* A file that all processes of a folder may write to, made if it is not there: a descriptor, or -1
+ * with errno. */
+int sg_shared_file(const char *path);
 /* Make (if it is not there) and map. 0 or a negative errno; -EPROTO: not such a file. */
 int sg_runlist_open(const char *path, const struct sg_runlist_world *world,
                     struct sg_runlist **out);

@@ -92,7 +92,7 @@ static int file_map(int fd, struct sg_runlist_file **out)
 }
 
 /* Workers of one device may be of several users: its folder says who may write there. */
-static int file_open(const char *path)
+int sg_shared_file(const char *path)
 {
     char folder[4096];
     struct stat info;
@@ -117,7 +117,7 @@ int sg_runlist_open(const char *path, const struct sg_runlist_world *world, stru
         return -ENOMEM;
     int r = 0;
     list->world = world;
-    list->fd = file_open(path);
+    list->fd = sg_shared_file(path);
     if (list->fd < 0 || flock(list->fd, LOCK_EX) != 0)
         r = -errno;
     if (r == 0)

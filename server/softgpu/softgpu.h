@@ -128,7 +128,8 @@ uint64_t sg_now_ns(void);
 /* One line on stderr, with the library's name before it. */
 void sg_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct sg_device *sg_device(CUdevice device); /* NULL: no such device */
-CUresult sg_devices_open(void);               /* device.c, from cuInit; sg.lock is held */
+struct sg_device *sg_device_named(const CUuuid *uuid);
+CUresult sg_devices_open(void); /* device.c, from cuInit; sg.lock is held */
 
 /* ---- which addresses are alive (address.c) ---- */
 enum sg_space {
@@ -138,6 +139,7 @@ enum sg_space {
     SG_SPACE_HOST,       /* cuMemHostAlloc */
     SG_SPACE_REGISTERED, /* cuMemHostRegister */
     SG_SPACE_MANAGED,
+    SG_SPACE_IPC, /* cuIpcOpenMemHandle: another process's */
 };
 struct sg_extent {
     uint64_t begin, end;
@@ -154,7 +156,9 @@ struct sg_extent {
     struct sg_block *block;       /* POOL: a graph's */
     bool absent;                  /* its address is known, but nothing may touch it now */
     struct sg_physical *physical; /* MAPPED */
-    uint64_t physical_offset;
+    uint64_t physical_offset;     /* IPC: in the other process's file */
+    uint64_t id_there;            /* IPC: of that file */
+    unsigned opened;              /* IPC: how often */
 };
 /* Inserts a copy; OUT_OF_MEMORY or, when it overlaps another, INVALID_VALUE. */
 CUresult sg_address_add(const struct sg_extent *extent);
@@ -223,7 +227,8 @@ enum sg_op_kind {
     SG_OP_HOST,
     SG_OP_CALLBACK,
     SG_OP_RECORD,
-    SG_OP_WAIT, /* graph nodes only: in a stream a wait is a dependency */
+    SG_OP_WAIT,        /* graph nodes only: in a stream a wait is a dependency */
+    SG_OP_WAIT_SHARED, /* but for an event that other processes record */
     SG_OP_WRITE_VALUE,
     SG_OP_WAIT_VALUE,
     SG_OP_FREE,
@@ -285,7 +290,8 @@ struct sg_op {
         struct {
             CUevent event; /* referenced */
             uint64_t record;
-            bool external; /* as a graph's own node */
+            uint64_t shared; /* the number of the record, where other processes have it */
+            bool external;   /* as a graph's own node */
         } event;
         struct {
             uint64_t address, value;
@@ -409,6 +415,7 @@ struct CUevent_st {
     struct sg_capture *capture; /* recorded inside a capture (referenced) */
     struct sg_tips tips;
     bool destroyed;
+    struct sg_shared_event *shared; /* NULL: no other process has it */
 };
 void sg_event_unref(CUevent event);
 void sg_event_forget_capture(CUevent event);

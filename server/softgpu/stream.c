@@ -1,5 +1,5 @@
 /* The entry points of streams; queue.c has the machinery. */
-#include "softgpu.h"
+#include "shared_event.h"
 
 #define PRIORITY_GREATEST (-5)
 
@@ -113,7 +113,8 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
     SG_TRY(sg_capture_legacy(stream));
-    return sg_stream_wait_mark(stream, &hEvent->mark);
+    return hEvent->shared ? sg_event_wait_shared(hEvent, stream)
+                          : sg_stream_wait_mark(stream, &hEvent->mark);
 }
 
 /* What can be read of a stream without waiting for it. */

@@ -4,8 +4,13 @@
  */
 #include "timeslice.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#define MAGIC UINT64_C(0x6c61636973796870) /* "physical" */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 struct sg_physical {
     struct sg_device *device;
@@ -14,6 +19,14 @@ struct sg_physical {
     int refs; /* the handle's own references and each mapping */
     int handles;
     CUmemAllocationProp prop;
+    bool imported; /* it counts in the process that has made it */
+};
+
+/* Behind the pages in the file of memory that can be exported: who gets the file knows it by
+ * that. */
+struct trailer {
+    uint64_t magic, size;
+    CUuuid device;
 };
 
 /* Address ranges that are reserved, linked; few. */
@@ -27,7 +40,8 @@ static void physical_unref(struct sg_physical *physical)
 {
     if (--physical->refs)
         return;
-    sg_time_memory(physical->device, -(int64_t)physical->size);
+    if (!physical->imported)
+        sg_time_memory(physical->device, -(int64_t)physical->size);
     close(physical->fd);
     free(physical);
 }
@@ -37,7 +51,7 @@ static CUresult prop_check(const CUmemAllocationProp *prop, struct sg_device **d
     if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CUDA_ERROR_NOT_SUPPORTED;
     *device = sg_device(prop->location.id);
     return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -130,6 +144,40 @@ static bool reserved(uint64_t begin, uint64_t size)
 }
 
 /* ---- physical memory ---- */
+/* Nobody who has it can cut it, or an access of others would be a signal. */
+static bool file_end(int fd, const struct sg_device *device, uint64_t size)
+{
+    const struct trailer trailer = {MAGIC, size, device->uuid};
+    return pwrite(fd, &trailer, sizeof(trailer), (off_t)size) == (ssize_t)sizeof(trailer) &&
+           fcntl(fd, F_ADD_SEALS, SEALS) == 0;
+}
+
+static int file_make(const struct sg_device *device, uint64_t size, bool exportable)
+{
+    int fd = memfd_create("gpupool-soft-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd >= 0 && ftruncate(fd, (off_t)size) == 0 && (!exportable || file_end(fd, device, size)))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* Takes over the file, also when it fails. */
+static CUresult physical_add(const struct sg_physical *like, CUmemGenericAllocationHandle *handle)
+{
+    struct sg_physical *physical = like->fd >= 0 ? calloc(1, sizeof(*physical)) : NULL;
+    if (!physical || !sg_handle_add(physical, SG_PHYSICAL)) {
+        if (like->fd >= 0)
+            close(like->fd);
+        free(physical);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *physical = *like;
+    physical->refs = physical->handles = 1;
+    *handle = (uintptr_t)physical;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                      const CUmemAllocationProp *prop, unsigned long long flags)
 {
@@ -141,23 +189,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     SG_TRY(prop_check(prop, &device));
     if (size > device->memory_size - device->memory_used)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct sg_physical *physical = calloc(1, sizeof(*physical));
-    if (!physical)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    physical->fd = memfd_create("gpupool-soft-memory", MFD_CLOEXEC);
-    if (physical->fd < 0 || ftruncate(physical->fd, (off_t)size) != 0 ||
-        !sg_handle_add(physical, SG_PHYSICAL)) {
-        if (physical->fd >= 0)
-            close(physical->fd);
-        free(physical);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    physical->device = device;
-    physical->size = size;
-    physical->refs = physical->handles = 1;
-    physical->prop = *prop;
+    const struct sg_physical like = {
+        .device = device,
+        .size = size,
+        .prop = *prop,
+        .fd = file_make(device, size, prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)};
+    SG_TRY(physical_add(&like, handle));
     sg_time_memory(device, (int64_t)size);
-    *handle = (uintptr_t)physical;
     return CUDA_SUCCESS;
 }
 
@@ -185,6 +223,57 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
         return CUDA_ERROR_INVALID_VALUE;
     *prop = physical->prop;
     return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType handleType,
+                                      unsigned long long flags)
+{
+    PHYSICAL_CHECK(physical, handle);
+    if (!shareableHandle || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        physical->prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    int fd = fcntl(physical->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)shareableHandle = fd;
+    return CUDA_SUCCESS;
+}
+
+/* Whatever file it is, this waits for nothing. */
+static bool file_read(int fd, struct trailer *trailer)
+{
+    struct stat info;
+    const off_t more = sizeof(*trailer);
+    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > more &&
+           fcntl(fd, F_GET_SEALS) == SEALS &&
+           pread(fd, trailer, sizeof(*trailer), info.st_size - more) == more &&
+           trailer->magic == MAGIC && trailer->size == (uint64_t)(info.st_size - more) &&
+           trailer->size % SG_GRANULARITY == 0;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
+                                        CUmemAllocationHandleType shHandleType)
+{
+    SG_LOCKED;
+    SG_READY();
+    struct trailer trailer;
+    int fd = (int)(intptr_t)osHandle;
+    if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        !file_read(fd, &trailer))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_device *device = sg_device_named(&trailer.device);
+    if (!device)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct sg_physical like = {
+        .device = device,
+        .size = trailer.size,
+        .imported = true,
+        .prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal}},
+        .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)};
+    return physical_add(&like, handle);
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)

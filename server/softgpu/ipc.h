@@ -1,0 +1,13 @@
+/* Memory of cuMemAlloc that several processes have. */
+#ifndef SG_IPC_H
+#define SG_IPC_H
+
+#include "softgpu.h"
+
+/* arena.c: its memory is a file's from now on, which stays open: the descriptor, and where an
+ * address is in it; -1: no room. sg.lock is held, and nothing runs on the device. */
+int sg_arena_share(struct sg_arena *arena, uint64_t address, uint64_t *offset);
+/* Give another process's memory back that was opened here. sg.lock is held. */
+void sg_ipc_unmap(const struct sg_extent *extent);
+
+#endif
