@@ -40,6 +40,12 @@ static CUresult pool_of(CUmemoryPool *pool, const struct gpc_range *range)
     return pooled && !*pool ? gpc_pool_default(range->device, pool) : CUDA_SUCCESS;
 }
 
+static bool is_exportable(CUdevice device)
+{
+    const struct gp_device_info *d = gpc_device_info(device);
+    return d && d->attributes[CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED] == 1;
+}
+
 /* What depends on the memory that the address is in. */
 static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
                          const struct gpc_range *range)
@@ -106,6 +112,10 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr ptr
 {
     if (which == CU_POINTER_ATTRIBUTE_MAPPED) {
         *(int *)data = range != NULL;
+        return CUDA_SUCCESS;
+    }
+    if (range && which == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
+        *(int *)data = range->kind == GPC_RANGE_DEVICE && is_exportable(range->device);
         return CUDA_SUCCESS;
     }
     if (range)

@@ -47,7 +47,8 @@ GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     if (r != CUDA_SUCCESS || dptr == 0)
         return r;
     struct gpc_range range;
-    if (!gpc_range_find_at(on.session->index, dptr, &range) || range.begin != dptr)
+    if (!gpc_range_find_at(on.session->index, dptr, &range) || range.begin != dptr ||
+        range.kind == GPC_RANGE_IPC)
         return CUDA_ERROR_INVALID_VALUE;
     bool plain = range.kind == GPC_RANGE_DEVICE || range.kind == GPC_RANGE_MANAGED;
     return gpc_leave(plain ? free_plain(&on, dptr, hStream) : free_ordered(&on, &range, hStream));

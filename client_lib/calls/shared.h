@@ -15,6 +15,7 @@
 #include "gp_ops.h"
 #include "graph_node.h" /* what the spec says of nodes */
 #include "ranges.h"
+#include "snapshot.h"
 
 struct gpc_route;
 
@@ -52,6 +53,16 @@ CUresult gpc_memset_now(const struct gpc_route *on, CUdeviceptr dst, size_t pitc
  * destroyed. */
 CUresult gpc_array_note(uint64_t made, size_t width, size_t height, size_t depth,
                         CUarray_format format, unsigned channels);
+
+/* --- what processes of one lease have in common ------------------------------------------- */
+
+/* Another process may be told of what was done to such an event by faster ways: it has happened
+ * when this returns. `flags` of its creation; 0: it is one already, or no other process has it. */
+CUresult gpc_event_submitted(CUevent event, unsigned flags);
+/* A name for an address or a handle, as CUDA's IPC handle or a file descriptor. */
+CUresult gpc_ipc_give(enum gp_ipc_kind kind, uint64_t what, void *to);
+/* What such a name stands for, as an address or a handle. */
+CUresult gpc_ipc_take(enum gp_ipc_kind kind, const void *from, void *to);
 
 /* --- streams and graphs ---------------------------------------------------------------- */
 

@@ -175,8 +175,10 @@ GPC_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned
     if (!gpc_handle_live(GP_HANDLE_EVENT, (uint64_t)hEvent))
         return CUDA_ERROR_INVALID_HANDLE;
     if (gpc_session_of_handle((uint64_t)hEvent) == on.session)
-        return gpc_leave(gpc_wire_cuStreamWaitEvent_on(&on, hStream, hEvent, Flags));
-    return gpc_leave(gpc_peer_wait(GP_OP_cuStreamWaitEvent, &on, hStream, hEvent, Flags));
+        r = gpc_wire_cuStreamWaitEvent_on(&on, hStream, hEvent, Flags);
+    else
+        r = gpc_peer_wait(GP_OP_cuStreamWaitEvent, &on, hStream, hEvent, Flags);
+    return gpc_leave(r ? r : gpc_event_submitted(hEvent, 0));
 }
 
 static bool is_per_thread(CUstream hStream)

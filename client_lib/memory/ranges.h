@@ -18,6 +18,7 @@ enum gpc_range_kind {
     GPC_RANGE_GRAPH, /* cuMemAllocAsync in a capture: it comes and goes with the graph's launches */
     GPC_RANGE_MAPPED, /* cuMemMap */
     GPC_RANGE_GLOBAL, /* a module's variable */
+    GPC_RANGE_IPC,    /* cuIpcOpenMemHandle: another process's cuMemAlloc */
     GPC_RANGE_SHARED, /* cuMemHostAlloc, memory that both sides have mapped, or (without an owner)
                        * have at the same address and keep alike (managed/mapped.c) */
     GPC_RANGE_HOST,   /* cuMemHostAlloc or cuMemHostRegister, this process's own */

@@ -20,6 +20,7 @@
  *         peer_link.c lock           the links between workers *
  *         peer_move.c lock           streams of our own *
  *         mapped.c opening           pinned memory becoming mapped memory *
+ *         ipc.c lock                 other processes' allocations that are open *
  *   5     managed.c lock             managed memory: its blocks, whose bytes are newer where *
  *   6     session submit_lock        the order of submission: numbers, the channel's sending
  *                                    side, what the worker has current, what has settled

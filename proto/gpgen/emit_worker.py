@@ -72,7 +72,7 @@ def _notify_prototype(f: Function) -> str:
 
 #: What generated handlers use of the worker.
 _HEADERS = """
-    answer array_extent batch function gpw_handlers graph graph_node green growth handles later
+    answer array_extent batch function gpw_handlers graph graph_node green growth handles ipc later
     loop memory module nccl peer place pool quota span texture
 """
 

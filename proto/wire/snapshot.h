@@ -111,6 +111,15 @@ typedef struct gp_communicator *gp_communicator;
 #define GP_NCCL_CALLS_MAX 4096 /* of one group */
 #define GP_NCCL_TEXT_MAX 512   /* of what NCCL says of an error, with its NUL */
 
+/* A name of what processes of a lease have in common (proto/spec/messages/ipc.toml): `magic`, and
+ * `kind`, which says how the program has it. */
+#define GP_IPC_MAGIC 0x63706967u
+enum gp_ipc_kind {
+    GP_IPC_MEMORY = 1, /* a file: memory of cuMemCreate */
+    GP_IPC_RANGE = 2,  /* a CUipcMemHandle: an allocation of cuMemAlloc */
+    GP_IPC_EVENT = 3,  /* a CUipcEventHandle */
+};
+
 /* `state` of the load messages */
 enum gp_image_state {
     GP_IMAGE_LOADED = 0,

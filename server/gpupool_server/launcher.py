@@ -16,6 +16,7 @@ from gpupool_server import worker, worker_libraries
 from gpupool_server.board import BoardError, Seat
 from gpupool_server.budgets import of_worker
 from gpupool_server.config import Settings
+from gpupool_server.exchange import Exchange
 from gpupool_server.gpus import Allocation, Gpus
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.jail import Jail, Place, listen_control
@@ -67,6 +68,7 @@ class Launcher:
         self._logs = WorkerLogs(settings)
         #: Whose workers have been started and are not ready.
         self.starting: list[Session] = []
+        self._exchange = Exchange()
         self._peers = Peers(settings, lasting_dir(settings, run_dir.path)[0])
 
     async def start(
@@ -91,6 +93,7 @@ class Launcher:
                 self.starting.append(session)
                 ready = await self._await_ready(session, answer)
                 span.set(process__pid=session.process.pid)
+            self._exchange.admit(session)
         except BaseException as error:
             await self._undo(folder, session, allocation)
             if isinstance(error, WorkerError) and session is not None and session.log.last:
@@ -257,8 +260,9 @@ class Launcher:
                 answer.cancel()
         return worker.parse_ready(answer.result())
 
-    def adopt_output(self, session: Session) -> None:
-        """Read on what the worker of an earlier server's session writes."""
+    def adopt(self, session: Session) -> None:
+        """Read on what the worker of an earlier server's session writes, and let it ask."""
+        self._exchange.admit(session)
         folder, log = session.folder, session.log
         on_stdout = self._stdout_handler(folder.session, None, log)
         # Without its FIFOs a session continues; only its log is lost.

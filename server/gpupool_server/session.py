@@ -44,6 +44,8 @@ class Session:
     log: WorkerLog
     readers: list[LineReader] = field(default_factory=list)
     watcher: asyncio.Task[None] | None = None
+    #: Answers what its worker asks (exchange.py).
+    questions: asyncio.Task[None] | None = None
     #: Whether it was told to end.
     ending: bool = False
     #: How often its worker refused more of a budget, when it was asked last.
@@ -60,6 +62,8 @@ class Session:
         """Release what this process holds of it."""
         for reader in self.readers:
             reader.close()
+        if self.questions is not None:
+            self.questions.cancel()
         self.log.over()
         self.control.close()
 

@@ -377,7 +377,7 @@ class SessionSupervisor:
         )
         log = self._launcher.log_of(meta)
         session = Session(meta, folder, process, Control(folder.control), allocation, log)
-        self._launcher.adopt_output(session)
+        self._launcher.adopt(session)
         self._jail.adopt(meta.session, meta.confined)
         return session
 

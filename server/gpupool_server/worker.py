@@ -35,6 +35,10 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 #: Bytes of a command, as server/worker/session/control.c has it, without the end of the line.
 MAX_COMMAND = 510
 
+#: Of a worker's answer to 'share': bytes and descriptors (server/worker/ipc/shareable.h).
+MOST_SHARED = 192
+SHARED_DESCRIPTORS = 2
+
 _NETWORK_URL = re.compile(
     r"tcp://[^\s,?]{1,200}\?(key=[0-9a-f]{64}&)?door=[0-9a-f]{32}"
     r"|ipc://[^\s,?]{1,200}(,[^\s,?]{1,200})?"
@@ -185,15 +189,43 @@ class Control:
         must not mix.
         """
         fds = [connection] if process < 0 else [connection, process]
+        await self._give(b"client\n", fds, "takes no client")
+
+    async def listen_to(self, questions: int) -> None:
+        """Give the worker the socket on which it may ask; WorkerError if it cannot be reached."""
+        await self._give(b"questions\n", [questions], "has nowhere to ask")
+
+    async def share(self, token: str) -> tuple[bytes, list[int]]:
+        """What is behind a token, as the worker says it, and the descriptors, which are the
+        caller's; WorkerError if it does not answer.
+
+        Whatever it says is handed on as it is: who asked for it checks it.
+        """
         loop = asyncio.get_running_loop()
         try:
             with socket.socket(socket.AF_UNIX) as own:
                 own.setblocking(False)
                 async with asyncio.timeout(CONTROL_SECONDS):
                     await loop.sock_connect(own, str(self._path))
-                socket.send_fds(own, [b"client\n"], fds)
+                    await loop.sock_sendall(own, f"share {token}\n".encode())
+                    await _readable(own)
+                line, fds, _, _ = socket.recv_fds(
+                    own, MOST_SHARED, SHARED_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+                return line, fds
         except (OSError, TimeoutError) as error:
-            raise WorkerError(f"{self._path}: the worker takes no client: {error}") from None
+            raise WorkerError(f"{self._path}: the worker shares nothing: {error}") from None
+
+    async def _give(self, command: bytes, fds: Sequence[int], failure: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            with socket.socket(socket.AF_UNIX) as own:
+                own.setblocking(False)
+                async with asyncio.timeout(CONTROL_SECONDS):
+                    await loop.sock_connect(own, str(self._path))
+                socket.send_fds(own, [command], fds)
+        except (OSError, TimeoutError) as error:
+            raise WorkerError(f"{self._path}: the worker {failure}: {error}") from None
 
     async def _tell(self, command: str) -> None:
         line = one_line(command).encode()[:MAX_COMMAND] + b"\n"
@@ -240,6 +272,17 @@ class Control:
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Until there is something to read."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(connection, ready.set_result, None)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection)
 
 
 @dataclass(frozen=True)

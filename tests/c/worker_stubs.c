@@ -1,6 +1,7 @@
 /* What parts of the worker say and end, for tests that have no session around them. */
 #include "capture_watch.h"
 #include "graph_budget.h"
+#include "shareable.h"
 
 __attribute__((weak)) void gpw_log(const char *level, const char *format, ...)
 {
@@ -28,4 +29,14 @@ __attribute__((weak)) int gpw_session_broken(struct gpw_session *s, const char *
 __attribute__((weak)) void gpw_graph_captured(struct gpw_session *s, uint64_t id)
 {
     (void)s, (void)id;
+}
+
+__attribute__((weak)) void gpw_shareable_event_ended(struct gpw_session *s, CUevent event)
+{
+    (void)s, (void)event;
+}
+
+__attribute__((weak)) void gpw_shareable_events_context_ended(struct gpw_session *s)
+{
+    (void)s;
 }

@@ -92,5 +92,6 @@ def test_on_the_soft_gpu_itself(
     """The same program without the pool, so that a fault shows on which side it is."""
     (tmp_path / "libcuda.so.1").symlink_to(home.part(paths.SOFT_GPU))
     binary = program.build(toolchain, "driver")
-    result = run_program(program.command(binary), {"LD_LIBRARY_PATH": str(tmp_path)})
+    env = {"LD_LIBRARY_PATH": str(tmp_path), "GPUPOOL_SOFT_TIME": str(tmp_path)}
+    result = run_program(program.command(binary), env)
     assert passed(result), result.explain()

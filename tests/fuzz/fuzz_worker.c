@@ -27,6 +27,7 @@
 #include "graph.h"
 #include "handles.h"
 #include "host_function.h"
+#include "ipc.h"
 #include "loop.h"
 #include "memory.h"
 #include "module.h"
@@ -98,6 +99,7 @@ static void session_open(struct gpw_session *s)
     s->output = &output;
     output.file = -1;
     must(gpw_peers_open(s, &fake_peer_site) == 0, "its peers");
+    must(gpw_ipc_open(s, "0123456789ab") == 0, "what it shares");
     must(gpw_functions_open(s) == 0 && gpw_graphs_open(s) == 0 && gpw_host_functions_open(s) == 0 &&
              gpw_memory_open(s) == 0 && gpw_modules_open(s) == 0,
          "the session");
@@ -158,6 +160,7 @@ static bool idle(struct gpw_session *s)
 {
     gpw_output_bound(s->output);
     gpw_pools_count(s);
+    gpw_shareables_tick(s);
     return true;
 }
 

@@ -40,7 +40,7 @@ static bool is_wrong(const struct gpc_end *e)
     if (!e->known)
         return e->said == GPC_SAID_ANY && gpc_session_of_address(e->at);
     if (e->said == GPC_SAID_HOST) /* the two ends mixed up */
-        return e->range.kind == GPC_RANGE_DEVICE;
+        return e->range.kind == GPC_RANGE_DEVICE || e->range.kind == GPC_RANGE_IPC;
     bool bounded = e->said == GPC_SAID_DEVICE || !gpc_range_is_host(&e->range);
     return bounded && e->range.kind != GPC_RANGE_MAPPED && !is_whole(e);
 }

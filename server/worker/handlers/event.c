@@ -5,6 +5,7 @@
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "loop.h"
+#include "shareable.h"
 
 /* An event of the client's: nothing is recorded, it is asked itself. When the client records
  * it anew, another one of ours takes its place: the wait is for what was recorded before, and
@@ -97,6 +98,7 @@ static struct event_wait *last_waiting(struct gpw_session *s, CUevent event)
 bool gpw_event_ending(struct gpw_session *s, CUevent event)
 {
     struct event_wait *e = last_waiting(s, event);
+    gpw_shareable_event_ended(s, event);
     if (e)
         e->destroy = true;
     return e != NULL;
@@ -173,6 +175,7 @@ static bool event_lives(struct gpw_session *s, const struct event_wait *e)
 
 void gpw_event_waits_context_ended(struct gpw_session *s)
 {
+    gpw_shareable_events_context_ended(s);
     struct gpw_wait *lists[] = {s->waits_due, s->waits};
     for (unsigned i = 0; i < 2; i++)
         for (struct gpw_wait *w = lists[i]; w; w = w->younger) {

@@ -11,6 +11,7 @@
 #include "memory_internal.h"
 #include "pool.h"
 #include "quota.h"
+#include "shareable.h"
 
 /* The second half of each window is for cuMemAddressReserve. */
 #define HEAP_SIZE (GP_WINDOW_SIZE / 2)
@@ -27,6 +28,14 @@ static void window_give(void *arg, uint64_t bytes)
 {
     struct gpw_window *w = arg;
     gpw_quota_give(w->session, w->ordinal, bytes);
+}
+
+static void window_let_go(void *arg, struct gpw_shareable *one, CUdeviceptr at)
+{
+    struct gpw_window *w = arg;
+    if (one->mapped_at == at)
+        one->mapped_at = one->maps = 0;
+    gpw_shareable_let_go(w->session, one);
 }
 
 int gpw_memory_open(struct gpw_session *s)
@@ -55,8 +64,8 @@ static CUresult window_open(struct gpw_session *s, uint32_t ordinal, uint64_t wa
     w->allocator = gpw_allocator_new(s->driver, s->devices[ordinal], got, got + HEAP_SIZE);
     if (!w->allocator)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    gpw_allocator_set_limit(w->allocator,
-                            &(struct gpw_allocator_limit){window_take, window_give, w});
+    const struct gpw_allocator_limit limit = {window_take, window_give, window_let_go, w};
+    gpw_allocator_set_limit(w->allocator, &limit);
     w->reserve_next = got + HEAP_SIZE;
     return CUDA_SUCCESS;
 }
@@ -112,7 +121,7 @@ static struct gpw_window *current_window(struct gpw_session *s)
     return NULL;
 }
 
-static struct gpw_window *window_of(struct gpw_session *s, CUdeviceptr address)
+struct gpw_window *gpw_window_of(struct gpw_session *s, CUdeviceptr address)
 {
     for (uint32_t i = 0; i < s->device_count; i++)
         if (address >= s->memory->windows[i].begin && address < s->memory->windows[i].end)
@@ -259,7 +268,7 @@ static void free_cancel(struct gpw_session *s, struct gpw_wait *w)
 /* CUDA waits for all work before it frees; we let the wait be one of many. */
 CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
 {
-    struct gpw_window *w = window_of(s, dptr);
+    struct gpw_window *w = gpw_window_of(s, dptr);
     /* stream-ordered allocations may be freed so, too */
     if (w ? !gpw_allocator_size(w->allocator, dptr) : !gpw_memory_is_device(s, dptr, 1))
         return CUDA_ERROR_INVALID_VALUE;
@@ -300,7 +309,7 @@ void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext
 
 bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t bytes)
 {
-    const struct gpw_window *w = window_of(s, address);
+    const struct gpw_window *w = gpw_window_of(s, address);
     return w && address >= w->begin + HEAP_SIZE && bytes <= w->end - address;
 }
 
@@ -324,7 +333,7 @@ static void let_current_device_at(struct gpw_session *s, const struct gpw_window
 
 bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes)
 {
-    struct gpw_window *w = window_of(s, address);
+    struct gpw_window *w = gpw_window_of(s, address);
     if (w && address < w->begin + HEAP_SIZE) {
         let_current_device_at(s, w);
         return gpw_allocator_holds(w->allocator, address, bytes);
@@ -465,7 +474,7 @@ CUresult gpw_cuMemAddressReserve(struct gpw_session *s, CUdeviceptr *ptr, size_t
 /* The addresses are ours until the session ends; the last one is taken back. */
 CUresult gpw_cuMemAddressFree(struct gpw_session *s, CUdeviceptr ptr, size_t size)
 {
-    struct gpw_window *w = window_of(s, ptr);
+    struct gpw_window *w = gpw_window_of(s, ptr);
     if (!w || ptr < w->begin + HEAP_SIZE || size == 0 || size > w->end - ptr)
         return CUDA_ERROR_INVALID_VALUE;
     if (ptr + size == w->reserve_next)

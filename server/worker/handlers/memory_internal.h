@@ -42,6 +42,13 @@ struct gpw_memory {
     struct mapping *mappings;
 };
 
+/* Memory of the client's own (vmm.c) as other processes have it, and theirs as the client's own. */
+CUresult gpw_physical_share(struct gpw_session *s, CUmemGenericAllocationHandle handle,
+                            struct gpw_shareable **out);
+CUresult gpw_physical_open(struct gpw_session *s, struct gpw_shareable *one,
+                           CUmemGenericAllocationHandle *handle);
+/* That an address lies in; NULL: in none. */
+struct gpw_window *gpw_window_of(struct gpw_session *s, CUdeviceptr address);
 /* Give back what pools and the allocator have and nobody uses. */
 void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal);
 /* If fewer than `bytes` may still be taken of a device, do that: only what is in use may

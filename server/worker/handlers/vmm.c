@@ -6,13 +6,15 @@
 #include "gpw_handlers.h"
 #include "memory_internal.h"
 #include "quota.h"
+#include "shareable.h"
 
 struct physical {
     struct physical *next;
     CUmemGenericAllocationHandle real;
     uint64_t bytes;
-    int ordinal;         /* HOST: the host's */
-    unsigned references; /* handles and mappings */
+    int ordinal;                     /* HOST: the host's */
+    unsigned references;             /* handles and mappings */
+    struct gpw_shareable *shareable; /* NULL: no other process has it */
 };
 #define HOST (-1)
 
@@ -57,7 +59,10 @@ static void drop(struct gpw_session *s, struct physical *p)
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
-    give(s, p->ordinal, p->bytes);
+    if (p->shareable)
+        gpw_shareable_let_go(s, p->shareable);
+    else
+        give(s, p->ordinal, p->bytes);
     free(p);
 }
 
@@ -68,6 +73,7 @@ CUresult gpw_cuMemCreate(struct gpw_session *s, CUmemGenericAllocationHandle *ha
     int ordinal = own.location.id;
     if (!gpw_location_take(s, &own.location))
         return CUDA_ERROR_INVALID_DEVICE;
+    own.win32HandleMetaData = NULL;
     if (own.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         ordinal = HOST;
     struct physical *p = malloc(sizeof *p);
@@ -82,7 +88,7 @@ CUresult gpw_cuMemCreate(struct gpw_session *s, CUmemGenericAllocationHandle *ha
         free(p);
         return r;
     }
-    *p = (struct physical){s->memory->physicals, *handle, size, ordinal, 1};
+    *p = (struct physical){s->memory->physicals, *handle, size, ordinal, 1, NULL};
     s->memory->physicals = p;
     return r;
 }
@@ -138,4 +144,47 @@ CUresult gpw_noted_cuMemUnmap(struct gpw_session *s, CUdeviceptr ptr, size_t siz
         free(m);
     }
     return CUDA_SUCCESS;
+}
+
+/* --- memory that several processes have ---------------------------------------------- */
+
+CUresult gpw_physical_share(struct gpw_session *s, CUmemGenericAllocationHandle handle,
+                            struct gpw_shareable **out)
+{
+    struct physical *p = find(s, handle);
+    if (!p || p->ordinal == HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = p->shareable ? CUDA_SUCCESS
+                              : gpw_shareable_memory(s, handle, (uint32_t)p->ordinal, p->bytes,
+                                                     &p->shareable);
+    *out = p->shareable;
+    return r;
+}
+
+/* The driver may know its own memory again, by the handle that is there. */
+static CUresult note_opened(struct gpw_session *s, struct gpw_shareable *one,
+                            CUmemGenericAllocationHandle handle)
+{
+    struct physical *p = find(s, handle);
+    if (p) {
+        p->references++;
+        one->uses--;
+        return CUDA_SUCCESS;
+    }
+    p = malloc(sizeof *p);
+    if (!p) {
+        s->driver->cuMemRelease(handle);
+        gpw_shareable_let_go(s, one);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *p = (struct physical){s->memory->physicals, handle, one->bytes, (int)one->ordinal, 1, one};
+    s->memory->physicals = p;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_physical_open(struct gpw_session *s, struct gpw_shareable *one,
+                           CUmemGenericAllocationHandle *handle)
+{
+    CUresult r = gpw_shareable_open(s, one, handle);
+    return r ? r : note_opened(s, one, *handle);
 }

@@ -3,9 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "session.h"
 #include "snapshot.h"
 
-#define GRANULE (UINT64_C(2) << 20)
+#define GRANULE GPW_GRANULE
 #define SMALL_MIN_SHIFT 9  /* 512 bytes */
 #define SMALL_MAX_SHIFT 19 /* 512 KiB: what is larger has pages of its own */
 #define PIECES_MAX (GRANULE >> SMALL_MIN_SHIFT)
@@ -19,11 +20,14 @@ struct block {
     uint32_t used;  /* pieces in use */
     size_t *asked;  /* per piece: bytes asked for, 0 free (one entry if not shared) */
     uint32_t hint;  /* where to look for a free piece first */
+    bool foreign;   /* another process's */
+    struct gpw_shareable *shareable;
 };
 
 struct gpw_allocator {
     const struct gpw_driver *driver;
     CUdevice device;
+    CUmemAllocationProp prop;
     CUmemAccessDesc access[GP_DEVICES_MAX]; /* the device's own first, then its peers' */
     uint32_t access_count;
     uint64_t begin, end;
@@ -39,6 +43,24 @@ static CUmemAccessDesc access_of(CUdevice device)
                              CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
 
+static bool has(const struct gpw_driver *driver, CUdevice device, CUdevice_attribute what)
+{
+    int value = 0;
+    return driver->cuDeviceGetAttribute(&value, what, device) == CUDA_SUCCESS && value == 1;
+}
+
+/* As cuMemAlloc's memory is: other processes can be given it, and network cards reach it. */
+static CUmemAllocationProp prop_of(const struct gpw_driver *driver, CUdevice device)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    if (has(driver, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.allocFlags.gpuDirectRDMACapable = has(
+        driver, device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+    return prop;
+}
+
 struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevice device,
                                         uint64_t begin, uint64_t end)
 {
@@ -46,6 +68,7 @@ struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevic
     if (!a)
         return NULL;
     *a = (struct gpw_allocator){.driver = driver, .device = device, .begin = begin, .end = end};
+    a->prop = prop_of(driver, device);
     a->access[a->access_count++] = access_of(device);
     return a;
 }
@@ -119,23 +142,41 @@ static uint32_t piece_at(const struct block *b, CUdeviceptr address)
 
 /* --- pages ------------------------------------------------------------------- */
 
+/* What the driver refuses though the device says that it can is not asked for again. */
+static CUresult pages_create(struct gpw_allocator *a, uint64_t size,
+                             CUmemGenericAllocationHandle *pages)
+{
+    CUresult r = a->driver->cuMemCreate(pages, size, &a->prop, 0);
+    bool plain = !a->prop.requestedHandleTypes && !a->prop.allocFlags.gpuDirectRDMACapable;
+    if (r == CUDA_SUCCESS || r == CUDA_ERROR_OUT_OF_MEMORY || plain)
+        return r;
+    CUmemAllocationProp prop = {.type = a->prop.type, .location = a->prop.location};
+    if (a->driver->cuMemCreate(pages, size, &prop, 0) != CUDA_SUCCESS)
+        return r;
+    gpw_log("warn",
+            "device %d: the driver makes no memory that can be exported (CUDA error %d): other "
+            "processes cannot be given what is allocated from here on",
+            (int)a->device, (int)r);
+    a->prop = prop;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pages_place(struct gpw_allocator *a, CUdeviceptr at, uint64_t size,
+                            CUmemGenericAllocationHandle pages)
+{
+    const struct gpw_driver *d = a->driver;
+    CUresult r = d->cuMemMap(at, size, 0, pages, 0);
+    if (r == CUDA_SUCCESS && (r = d->cuMemSetAccess(at, size, a->access, a->access_count)))
+        d->cuMemUnmap(at, size);
+    return r;
+}
+
 static CUresult pages_of_driver(struct gpw_allocator *a, CUdeviceptr at, uint64_t size,
                                 CUmemGenericAllocationHandle *pages)
 {
-    const struct gpw_driver *d = a->driver;
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device}};
-    CUresult r = d->cuMemCreate(pages, size, &prop, 0);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if ((r = d->cuMemMap(at, size, 0, *pages, 0)) != CUDA_SUCCESS) {
-        d->cuMemRelease(*pages);
-        return r;
-    }
-    if ((r = d->cuMemSetAccess(at, size, a->access, a->access_count)) != CUDA_SUCCESS) {
-        d->cuMemUnmap(at, size);
-        d->cuMemRelease(*pages);
-    }
+    CUresult r = pages_create(a, size, pages);
+    if (r == CUDA_SUCCESS && (r = pages_place(a, at, size, *pages)))
+        a->driver->cuMemRelease(*pages);
     return r;
 }
 
@@ -154,7 +195,9 @@ static void pages_unmap(struct gpw_allocator *a, const struct block *b)
 {
     a->driver->cuMemUnmap(b->at, b->size);
     a->driver->cuMemRelease(b->pages);
-    if (a->limit.give)
+    if (b->shareable && a->limit.let_go)
+        a->limit.let_go(a->limit.arg, b->shareable, b->at);
+    else if (a->limit.give)
         a->limit.give(a->limit.arg, b->size);
 }
 
@@ -173,44 +216,59 @@ static CUdeviceptr gap_find(const struct gpw_allocator *a, uint64_t size, uint32
     return a->end - at >= size ? at : 0;
 }
 
-static struct block *block_new(struct gpw_allocator *a, uint64_t size, uint32_t shift, CUresult *r)
+static bool blocks_grow(struct gpw_allocator *a)
+{
+    if (a->count < a->room)
+        return true;
+    uint32_t room = a->room ? 2 * a->room : 64;
+    struct block *more = realloc(a->blocks, room * sizeof *more);
+    if (!more)
+        return false;
+    a->blocks = more;
+    a->room = room;
+    return true;
+}
+
+/* Its pages, if it is no foreign one: those are there, and mapped here like any. */
+static CUresult block_fill(struct gpw_allocator *a, struct block *b)
+{
+    return b->foreign ? pages_place(a, b->at, b->size, b->pages)
+                      : pages_map(a, b->at, b->size, &b->pages);
+}
+
+/* `b` says what it is to be, but for its place. */
+static struct block *block_new(struct gpw_allocator *a, struct block b, CUresult *r)
 {
     uint32_t index;
     *r = CUDA_ERROR_OUT_OF_MEMORY;
-    CUdeviceptr at = gap_find(a, size, &index);
-    if (!at)
+    b.at = gap_find(a, b.size, &index);
+    if (!b.at || !blocks_grow(a))
         return NULL;
-    if (a->count == a->room) {
-        uint32_t room = a->room ? 2 * a->room : 64;
-        struct block *more = realloc(a->blocks, room * sizeof *more);
-        if (!more)
-            return NULL;
-        a->blocks = more;
-        a->room = room;
-    }
-    struct block b = {.at = at, .size = size, .shift = shift};
     b.asked = calloc(pieces_of(&b), sizeof *b.asked);
     if (!b.asked)
         return NULL;
-    if ((*r = pages_map(a, at, size, &b.pages)) != CUDA_SUCCESS) {
+    if ((*r = block_fill(a, &b)) != CUDA_SUCCESS) {
         free(b.asked);
         return NULL;
     }
     memmove(a->blocks + index + 1, a->blocks + index, (a->count - index) * sizeof *a->blocks);
     a->blocks[index] = b;
     a->count++;
-    __atomic_fetch_add(&a->bytes, size, __ATOMIC_RELAXED);
+    if (!b.foreign)
+        __atomic_fetch_add(&a->bytes, b.size, __ATOMIC_RELAXED);
     return &a->blocks[index];
 }
 
 static void block_delete(struct gpw_allocator *a, struct block *b)
 {
-    pages_unmap(a, b);
-    __atomic_fetch_sub(&a->bytes, b->size, __ATOMIC_RELAXED);
-    free(b->asked);
+    struct block gone = *b;
     uint32_t index = (uint32_t)(b - a->blocks);
     memmove(b, b + 1, (a->count - index - 1) * sizeof *b);
     a->count--;
+    pages_unmap(a, &gone);
+    if (!gone.foreign)
+        __atomic_fetch_sub(&a->bytes, gone.size, __ATOMIC_RELAXED);
+    free(gone.asked);
 }
 
 void gpw_allocator_clear(struct gpw_allocator *a)
@@ -271,9 +329,10 @@ CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *
         }
     }
     uint64_t size = shift ? GRANULE : (bytes + GRANULE - 1) / GRANULE * GRANULE;
-    struct block *b = block_new(a, size, shift, &r);
+    const struct block like = {.size = size, .shift = shift};
+    struct block *b = block_new(a, like, &r);
     if (!b && r == CUDA_ERROR_OUT_OF_MEMORY && gpw_allocator_trim(a))
-        b = block_new(a, size, shift, &r);
+        b = block_new(a, like, &r);
     if (!b)
         return r;
     if (shift) {
@@ -289,7 +348,7 @@ CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *
 size_t gpw_allocator_size(const struct gpw_allocator *a, CUdeviceptr base)
 {
     const struct block *b = block_of(a, base);
-    if (!b)
+    if (!b || b->foreign)
         return 0;
     uint32_t i = piece_at(b, base);
     return base == b->at + ((CUdeviceptr)i << b->shift) || (!b->shift && base == b->at)
@@ -325,5 +384,42 @@ void gpw_allocator_give(struct gpw_allocator *a, CUdeviceptr address)
     b->asked[piece_at(b, address)] = 0;
     b->used--;
     if (b->used == 0 && (!b->shift || spare_exists(a, b)))
+        block_delete(a, b);
+}
+
+/* --- pages that several processes have ------------------------------------------- */
+
+bool gpw_allocator_pages(struct gpw_allocator *a, CUdeviceptr address, struct gpw_pages *out)
+{
+    struct block *b = block_of(a, address);
+    if (!b || b->foreign || !gpw_allocator_holds(a, address, 1))
+        return false;
+    uint32_t i = piece_at(b, address);
+    *out = (struct gpw_pages){.handle = b->pages,
+                              .bytes = b->size,
+                              .offset = b->shift ? (uint64_t)i << b->shift : 0,
+                              .size = b->asked[i],
+                              .shareable = &b->shareable};
+    return true;
+}
+
+CUresult gpw_allocator_map(struct gpw_allocator *a, CUmemGenericAllocationHandle handle,
+                           uint64_t bytes, struct gpw_shareable *one, CUdeviceptr *at)
+{
+    CUresult r;
+    struct block *b = block_new(
+        a, (struct block){.size = bytes, .pages = handle, .foreign = true, .shareable = one}, &r);
+    if (!b)
+        return r;
+    b->asked[0] = bytes;
+    b->used = 1;
+    *at = b->at;
+    return CUDA_SUCCESS;
+}
+
+void gpw_allocator_unmap(struct gpw_allocator *a, CUdeviceptr at)
+{
+    struct block *b = block_of(a, at);
+    if (b && b->foreign && b->at == at)
         block_delete(a, b);
 }

@@ -13,14 +13,20 @@
 #include "gpw_driver.h"
 
 struct gpw_allocator;
+struct gpw_shareable; /* ipc/shareable.h: pages that other processes have, too */
+
+/* Pages are whole ones of so many bytes. */
+#define GPW_GRANULE (UINT64_C(2) << 20)
 
 /* For one device; the window is [begin, end), reserved already. NULL: no memory. */
 struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevice device,
                                         uint64_t begin, uint64_t end);
-/* Ask before pages are taken, with their bytes, and tell when they are given back. */
+/* Ask before pages are taken, with their bytes, and tell when they are given back; of those that
+ * have become shareable, these, and where they were. */
 struct gpw_allocator_limit {
     bool (*take)(void *arg, uint64_t bytes);
     void (*give)(void *arg, uint64_t bytes);
+    void (*let_go)(void *arg, struct gpw_shareable *one, CUdeviceptr at);
     void *arg;
 };
 void gpw_allocator_set_limit(struct gpw_allocator *a, const struct gpw_allocator_limit *limit);
@@ -36,7 +42,20 @@ void gpw_allocator_give(struct gpw_allocator *a, CUdeviceptr address);
 size_t gpw_allocator_size(const struct gpw_allocator *a, CUdeviceptr base);
 /* Whether the range lies inside one live allocation. */
 bool gpw_allocator_holds(const struct gpw_allocator *a, CUdeviceptr address, uint64_t bytes);
-/* Bytes mapped. */
+/* The pages of a live allocation, for others to have. */
+struct gpw_pages {
+    CUmemGenericAllocationHandle handle;
+    uint64_t bytes;
+    uint64_t offset, size;            /* of the allocation in them */
+    struct gpw_shareable **shareable; /* what they are as such; to be set, once */
+};
+bool gpw_allocator_pages(struct gpw_allocator *a, CUdeviceptr address, struct gpw_pages *out);
+/* Map pages of another process, which nothing is taken from. They are no allocation: only
+ * unmap ends them, and lets go of them. */
+CUresult gpw_allocator_map(struct gpw_allocator *a, CUmemGenericAllocationHandle handle,
+                           uint64_t bytes, struct gpw_shareable *one, CUdeviceptr *at);
+void gpw_allocator_unmap(struct gpw_allocator *a, CUdeviceptr at);
+/* Bytes mapped of its own. */
 uint64_t gpw_allocator_bytes(const struct gpw_allocator *a);
 /* Give back the granules that are kept though nothing lives in them; false: there were none. */
 bool gpw_allocator_trim(struct gpw_allocator *a);

@@ -15,6 +15,7 @@
 
 #include "budget.h"
 #include "descriptors.h"
+#include "ipc.h"
 #include "memory.h"
 #include "peer.h"
 #include "transport/shm_give.h"
@@ -116,6 +117,19 @@ static void take_client(struct gpw_control *c, struct peer *p)
     brought_drop(p);
 }
 
+/* Where the server is asked from now on; anything but a socket is of no use. */
+static void take_server(struct gpw_control *c, struct peer *p)
+{
+    int type = 0;
+    socklen_t size = sizeof type;
+    if (p->brought[0] >= 0 && getsockopt(p->brought[0], SOL_SOCKET, SO_TYPE, &type, &size) == 0 &&
+        type == SOCK_SEQPACKET) {
+        gpw_ipc_server(c->session, p->brought[0]);
+        p->brought[0] = -1;
+    }
+    brought_drop(p);
+}
+
 static ssize_t receive(struct peer *p)
 {
     struct iovec iov = {p->line + p->used, sizeof p->line - 1 - p->used};
@@ -141,6 +155,10 @@ static int obey(struct gpw_control *c, struct peer *p, const char *line, char *a
         return status(c, answer, size);
     if (strcmp(line, "client") == 0) {
         take_client(c, p);
+    } else if (strcmp(line, "questions") == 0) {
+        take_server(c, p);
+    } else if ((text = after_word(line, "share")) != NULL) {
+        gpw_shareable_tell(c->session, text, p->fd);
     } else if ((text = after_word(line, "stop")) != NULL) {
         keep_said(c, text);
         __atomic_store_n(&c->stopped, true, __ATOMIC_RELEASE);

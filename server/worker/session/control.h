@@ -1,8 +1,9 @@
 /*
  * The control socket: whichever gpupool-server is there connects to it, asks `status`
  * and may say `stop REASON`, or `say TEXT`, which the client is told, or `client`, with the
- * descriptor of a client's connection and a pidfd of its process (one line each, at most 511
- * bytes). The connection staying open means the worker lives.
+ * descriptor of a client's connection and a pidfd of its process, or `questions`, with that of a
+ * socket where this worker may ask the server, or `share TOKEN`, which is answered by a line and
+ * descriptors (ipc/shareable.h; one line each, at most 511 bytes). The connection staying open means the worker lives.
  */
 #ifndef GPW_CONTROL_H
 #define GPW_CONTROL_H

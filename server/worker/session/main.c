@@ -30,6 +30,7 @@
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "host_function.h"
+#include "ipc.h"
 #include "leave.h"
 #include "loop.h"
 #include "memory.h"
@@ -321,6 +322,7 @@ static bool idle(struct gpw_session *s)
     gpw_gate_tick(s);
     gpw_output_bound(s->output);
     gpw_pools_count(s);
+    gpw_shareables_tick(s);
     /* about once a second; NVML takes its time, which work in flight would have to wait
      * for, so then only every tenth time */
     bool look = s->ticks % 5 == 0 && (!gpw_gate_busy(s) || s->ticks % 50 == 0);
@@ -403,7 +405,7 @@ static int serve(struct worker *w, const struct options *o)
                               .host = o->peer_host};
     if (take_secret(s->secret, &at) != 0)
         return usage("stdin does not have the secret, 32 or 96 hexadecimal digits");
-    if (gpw_peers_open(s, &at) != 0)
+    if (gpw_peers_open(s, &at) != 0 || gpw_ipc_open(s, o->session) != 0)
         return 1;
     if (gpw_control_open(s->control, o->control, o->control_fd, o->session, s) != 0 ||
         listeners_open(&w->listeners, o, s->control) != 0)

@@ -26,6 +26,7 @@ struct gpw_graphs;    /* graph.c: captures under way, hidden nodes */
 struct gpw_gates;     /* gate.c: the boards of its devices, and its turns on them */
 struct gpw_handles;
 struct gpw_host_functions; /* host_function.c: those that streams have still to pass */
+struct gpw_ipc;            /* ipc/ipc.h: what other processes have in common with it */
 struct gpw_held;           /* held.c: how NVML is asked */
 struct gpw_loop;           /* loop.c: the message that waits, and when waits were looked at */
 struct gpw_memory;         /* memory.c: allocations, windows, pinned shares, arena */
@@ -88,6 +89,7 @@ struct gpw_session {
     int told;       /* what was stdout: words for the server (tell.h) */
     unsigned ticks; /* how often the loop was idle (main.c) */
     struct gpw_peers *peers;
+    struct gpw_ipc *ipc;
     const char *cupti;         /* where it is; NULL: it is found by its name */
     const char *nccl_path;     /* likewise */
     struct gpw_nccl *nccl;     /* NULL: not asked for yet */

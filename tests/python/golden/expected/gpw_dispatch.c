@@ -14,6 +14,7 @@
 #include "green.h"
 #include "growth.h"
 #include "handles.h"
+#include "ipc.h"
 #include "later.h"
 #include "loop.h"
 #include "memory.h"

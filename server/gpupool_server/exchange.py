@@ -1,0 +1,91 @@
+"""What processes of one lease have in common: a worker asks for what another one has named.
+
+A client hands a name on to another client in its own way (CUDA's IPC handles, files of memory).
+That one's worker asks here, on a socket that it was given, one question at a time::
+
+    bring NUMBER SESSION TOKEN
+
+The session's worker is asked for what it has behind the token (server/worker/ipc/shareable.h), and
+its answer goes to who asked, behind the number, with the driver's descriptors. Nothing of it is
+kept here, so a restart of the server loses nothing. It is given to sessions of the same lease
+alone: who guesses a token, or has seen one, has nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+from weakref import WeakValueDictionary
+
+from gpupool_common import logs
+from gpupool_server.rundir import Meta
+from gpupool_server.session import Session
+from gpupool_server.worker import WorkerError
+
+_QUESTION = re.compile(rb"bring ([0-9]{1,20}) ([0-9a-f]{12}) ([0-9a-f]{32})")
+MOST = 128
+
+#: What a worker says that has nothing behind a token, and what is said of one that is none's.
+NOTHING = b"none\n"
+
+
+def same_lease(one: Meta, other: Meta) -> bool:
+    """Whether two sessions may have memory and events in common: it is charged to both alike."""
+    return (one.tenant, one.group, one.lease) == (other.tenant, other.group, other.lease)
+
+
+class Exchange:
+    """Answers the questions of workers. For the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._log = logs.get("exchange")
+
+    def admit(self, session: Session) -> None:
+        """Let the worker of a session ask, and be asked, until it is let go of."""
+        self._sessions[session.meta.session] = session
+        session.questions = asyncio.get_running_loop().create_task(self._serve(session))
+
+    async def _serve(self, session: Session) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            ours.setblocking(False)
+            with theirs:
+                try:
+                    await session.control.listen_to(theirs.fileno())
+                except WorkerError as error:
+                    self._log.debug("a worker cannot ask", reason=str(error))
+                    return
+            loop = asyncio.get_running_loop()
+            with contextlib.suppress(OSError):  # it has gone
+                while question := await loop.sock_recv(ours, MOST):
+                    if not await self._answer(session, ours, question):
+                        break
+
+    async def _answer(self, session: Session, ours: socket.socket, question: bytes) -> bool:
+        """False: it is none, and no other is read."""
+        found = _QUESTION.fullmatch(question)
+        if found is None:
+            self._log.warning("a worker asks what no worker asks", session=session.meta.session)
+            return False
+        number, owner, token = found.groups()
+        line, descriptors = await self._bring(session, owner.decode(), token.decode())
+        try:
+            socket.send_fds(ours, [number + b" " + line], descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    async def _bring(self, session: Session, owner: str, token: str) -> tuple[bytes, list[int]]:
+        other = self._sessions.get(owner)
+        if other is None or other.ending or not same_lease(session.meta, other.meta):
+            return NOTHING, []
+        try:
+            return await other.control.share(token)
+        except WorkerError as error:
+            self._log.debug("a worker does not share", session=owner, reason=str(error))
+            return NOTHING, []

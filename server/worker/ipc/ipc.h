@@ -1,0 +1,33 @@
+/* What this session shares with other processes (shareable.h), and what it has asked the server. */
+#ifndef GPW_IPC_H
+#define GPW_IPC_H
+
+#include <pthread.h>
+
+#include "shareable.h"
+
+struct gpw_bring; /* bring.c: a call that waits for an answer of the server */
+
+struct gpw_ipc {
+    pthread_mutex_t lock; /* for the control thread: `all`, and `server` */
+    struct gpw_shareable *all;
+    unsigned count;
+    uint8_t session[GPW_IPC_SESSION_BYTES]; /* this one, as the server names it */
+    int server;                             /* where it is asked; -1: none has said where */
+    uint64_t questions;                     /* asked so far: the number of the last */
+    struct gpw_bring *asking;               /* whose turn it is to ask */
+};
+
+/* For the session of this id. 0, or -1. */
+int gpw_ipc_open(struct gpw_session *s, const char *id);
+/* A server has said where it is asked, on the control thread: a Unix socket, which is taken over. */
+void gpw_ipc_server(struct gpw_session *s, int connection);
+
+/* handlers/ipc.c: a name for the driver's handle, or an address, of what the client has; and what a
+ * name stands for that was brought, as a handle or an address, and whose memory it is. */
+CUresult gpw_ipc_name(struct gpw_session *s, struct gp_ipc_name *name, enum gp_ipc_kind kind,
+                      uint64_t what);
+CUresult gpw_ipc_take(struct gpw_session *s, const struct gp_ipc_name *name, enum gp_ipc_kind kind,
+                      uint64_t *out, int32_t *device);
+
+#endif

@@ -1,0 +1,159 @@
+"""What workers ask the server of each other, with workers that say what they like."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gpupool_server.exchange import Exchange, same_lease
+from gpupool_server.rundir import Meta
+from gpupool_server.session import Session
+from gpupool_server.worker import Control
+
+TOKEN = "ab" * 16
+PATIENCE = 30.0
+
+
+def meta(session: str, **more: str) -> Meta:
+    made = Meta(session, 2, 1, (0,), 0.0, 1, "here", "program", tenant="red")
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+class FakeWorker:
+    """A control socket that answers `share`, and the session that it is of."""
+
+    def __init__(self, folder: Path, about: Meta, line: bytes = b"memory 1 x\n") -> None:
+        self.path = folder / f"{about.session}.sock"
+        self.line = line
+        self.asked: list[str] = []
+        self.questions: socket.socket | None = None
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.path))
+        self.listener.listen()
+        self.listener.setblocking(False)
+        self.session = cast(Session, _Session(about, Control(self.path)))
+        self.task = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(self.listener)
+            connection.setblocking(True)
+            data, fds, _, _ = await asyncio.to_thread(socket.recv_fds, connection, 256, 2)
+            if data == b"questions\n":
+                self.questions = socket.socket(fileno=fds[0])
+            else:
+                self.asked.append(data.decode())
+                if self.line:
+                    file = os.memfd_create("memory")
+                    socket.send_fds(connection, [self.line], [file])
+                    os.close(file)
+            connection.close()
+
+    async def ask(self, question: bytes) -> tuple[bytes, int]:
+        """The answer, and how many descriptors came with it; nothing: it was cut off."""
+        while self.questions is None:
+            await asyncio.sleep(0.01)
+        self.questions.settimeout(PATIENCE)
+        self.questions.send(question)
+        line, fds, _, _ = await asyncio.to_thread(socket.recv_fds, self.questions, 512, 2)
+        for fd in fds:
+            os.close(fd)
+        return line, len(fds)
+
+    def close(self) -> None:
+        self.task.cancel()
+        self.listener.close()
+        if self.session.questions is not None:
+            self.session.questions.cancel()
+        if self.questions is not None:
+            self.questions.close()
+
+
+class _Session:
+    """Of a session, what is looked at."""
+
+    def __init__(self, about: Meta, control: Control) -> None:
+        self.meta, self.control = about, control
+        self.ending = False
+        self.questions: asyncio.Task[None] | None = None
+
+
+Make = Callable[..., FakeWorker]
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    exchange, made = Exchange(), []
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+
+        def worker(session: str, line: bytes = b"memory 1 x\n", **more: str) -> FakeWorker:
+            one = FakeWorker(Path(folder), meta(session, **more), line)
+            made.append(one)
+            exchange.admit(one.session)
+            return one
+
+        yield worker
+        for one in made:
+            one.close()
+
+
+A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+
+
+def bring(session: str = A, number: int = 7) -> bytes:
+    return f"bring {number} {session} {TOKEN}".encode()
+
+
+async def test_an_answer_goes_to_who_asked(make: Make) -> None:
+    a, b = make(A), make(B)
+    assert await b.ask(bring()) == (b"7 memory 1 x\n", 1)
+    assert a.asked == [f"share {TOKEN}\n"]
+    assert await b.ask(bring(number=8)) == (b"8 memory 1 x\n", 1)
+
+
+@pytest.mark.parametrize("other", [{"tenant": "blue"}, {"lease": "l1"}, {"group": "g1"}])
+async def test_a_worker_of_another_lease_gets_nothing(make: Make, other: dict[str, str]) -> None:
+    a, b = make(A), make(B, **other)
+    assert await b.ask(bring()) == (b"7 none\n", 0)
+    assert a.asked == []
+
+
+async def test_a_session_that_is_not_there(make: Make) -> None:
+    assert await make(B).ask(bring("cccccccccccc")) == (b"7 none\n", 0)
+
+
+async def test_a_worker_that_says_nothing(make: Make) -> None:
+    a, b = make(A, line=b""), make(B)
+    assert await b.ask(bring()) == (b"7 ", 0)
+    a.listener.close()
+    a.path.unlink()
+    assert await b.ask(bring()) == (b"7 none\n", 0)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        *(b"x", bring() + b"\n", bring().upper(), b"bring 7 ../../x " + TOKEN.encode()),
+        *(bring(number=10**20), bring() + b" more", b"\0" * 128, b"bring -1 " + bring()[8:]),
+    ],
+)
+async def test_a_worker_that_asks_anything_is_cut_off(make: Make, question: bytes) -> None:
+    a, b = make(A), make(B)
+    assert await b.ask(question) == (b"", 0)
+    assert a.asked == []
+    assert await make("dddddddddddd").ask(bring()) == (b"7 memory 1 x\n", 1)
+
+
+def test_who_is_of_one_lease() -> None:
+    assert same_lease(meta(A), meta(B))
+    assert same_lease(meta(A, lease="l", group="g"), meta(B, lease="l", group="g"))
+    assert not same_lease(meta(A, lease="l"), meta(B))
