@@ -171,6 +171,7 @@ test-gpu: build $(VENV)/.test
 	  $(PY) tests/gpu/health.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/jail.py --best --out $(GPU_OUT) || failed=1; \
   $(PY) tests/gpu/jail_two.py || failed=1; \
+	  $(PY) tests/gpu/ipc.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/two_cards.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/gang.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/visible.py --out $(GPU_OUT) || failed=1; \

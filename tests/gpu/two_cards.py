@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,16 @@ def compare(
     return row
 
 
-def run_all(given: argparse.Namespace, server: PoolServer) -> list[Row]:
+def run_all(
+    given: argparse.Namespace,
+    server: PoolServer,
+    command_of: Callable[[argparse.Namespace, str], list[str]] = command,
+    record: str = "two_cards.json",
+) -> list[Row]:
+    """Each program natively and through the server, every way; what came of it is recorded."""
     rows: list[Row] = []
     for name in given.only:
-        words = command(given, name)
+        words = command_of(given, name)
         alone = run_program(words, native_environment(), given.limit)
         if given.driver == "cuda" and (is_missing(alone) or alone.returncode != 0):
             said = (alone.stderr or alone.stdout).strip()
@@ -87,7 +94,7 @@ def run_all(given: argparse.Namespace, server: PoolServer) -> list[Row]:
             row = compare(server, words, name, way, local, given.limit)
             rows.append(row)
             print(f"{name:13} {way} {'ok' if row['ok'] else 'NOT'} {row['why']}", flush=True)
-            (given.out / "two_cards.json").write_text(json.dumps(rows, indent=1))
+            (given.out / record).write_text(json.dumps(rows, indent=1))
     return rows
 
 
