@@ -1,4 +1,5 @@
 /* Devices: how many, what they are called, what they can do. */
+#include "ipc.h"
 #include "shared_event.h"
 
 #include <ctype.h>

@@ -4,6 +4,8 @@
 
 #include "softgpu.h"
 
+/* device.c: the device of this name; NULL: there is none. */
+struct sg_device *sg_device_named(const CUuuid *uuid);
 /* arena.c: its memory is a file's from now on, which stays open: the descriptor, and where an
  * address is in it; -1: no room. sg.lock is held, and nothing runs on the device. */
 int sg_arena_share(struct sg_arena *arena, uint64_t address, uint64_t *offset);

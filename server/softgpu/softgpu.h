@@ -128,8 +128,7 @@ uint64_t sg_now_ns(void);
 /* One line on stderr, with the library's name before it. */
 void sg_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct sg_device *sg_device(CUdevice device); /* NULL: no such device */
-struct sg_device *sg_device_named(const CUuuid *uuid);
-CUresult sg_devices_open(void); /* device.c, from cuInit; sg.lock is held */
+CUresult sg_devices_open(void);               /* device.c, from cuInit; sg.lock is held */
 
 /* ---- which addresses are alive (address.c) ---- */
 enum sg_space {
@@ -156,9 +155,9 @@ struct sg_extent {
     struct sg_block *block;       /* POOL: a graph's */
     bool absent;                  /* its address is known, but nothing may touch it now */
     struct sg_physical *physical; /* MAPPED */
-    uint64_t physical_offset;     /* IPC: in the other process's file */
-    uint64_t id_there;            /* IPC: of that file */
-    unsigned opened;              /* IPC: how often */
+    uint64_t physical_offset;     /* IPC: in the other process's file, which is `id_there` */
+    uint64_t id_there;
+    unsigned opened; /* IPC: how often */
 };
 /* Inserts a copy; OUT_OF_MEMORY or, when it overlaps another, INVALID_VALUE. */
 CUresult sg_address_add(const struct sg_extent *extent);

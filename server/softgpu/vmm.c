@@ -2,6 +2,7 @@
  * Virtual memory management: addresses are reserved without rights, physical
  * memory is a memfd, mapping puts one into the other.
  */
+#include "ipc.h"
 #include "timeslice.h"
 
 #include <fcntl.h>

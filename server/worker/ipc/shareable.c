@@ -184,7 +184,9 @@ static bool device_of(struct gpw_session *s, const CUuuid *device, uint32_t *ord
 static CUresult memory_brought(struct gpw_session *s, struct gpw_shareable *like, const char *line)
 {
     char uuid[2 * sizeof like->device + 1];
-    if (sscanf(line, "memory %" SCNu64 " %32[0-9a-f]", &like->bytes, uuid) != 2 ||
+    int end = 0;
+    if (sscanf(line, "memory %" SCNu64 " %32[0-9a-f]%n", &like->bytes, uuid, &end) != 2 ||
+        line[end] != '\0' ||
         gp_hex_read(uuid, (unsigned char *)&like->device, sizeof like->device) != 0 ||
         like->memory < 0 || like->ticket < 0 || like->bytes == 0 || like->bytes % GPW_GRANULE ||
         like->bytes > GP_WINDOW_SIZE)
