@@ -44,7 +44,7 @@ static void unified_functions(void)
     CUlibrary library;
     void *function = NULL;
     CU(cuLibraryLoadData(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
-    CU_GIVES(CUDA_ERROR_NOT_FOUND, cuLibraryGetUnifiedFunction(&function, library, "no_such"));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLibraryGetUnifiedFunction(&function, library, "no_such"));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLibraryGetUnifiedFunction(NULL, library, "add"));
     CU(cuLibraryUnload(library));
 }

@@ -50,11 +50,6 @@ static void set_bytes(struct worker *w)
     set_units(w, 1);
 }
 
-static void set_halves(struct worker *w)
-{
-    set_units(w, 2);
-}
-
 static void set_words(struct worker *w)
 {
     set_units(w, 4);
