@@ -37,6 +37,7 @@ def arguments() -> argparse.Namespace:
     if os.environ.get("FAKE_WORKER") != "old":
         parser.add_argument("--budget", action="append", default=[])
         parser.add_argument("--peer-host")
+        parser.add_argument("--nccl")
         parser.add_argument("--alone", action="store_true")
         parser.add_argument("--seat", action="append", default=[])
     args = parser.parse_args()
