@@ -59,7 +59,12 @@ static bool box_read(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
         if (!m->columns && i)
             b->rows *= b->count[i];
     }
-    return true;
+    if (b->first[0] * (int64_t)b->element % UNIT == 0)
+        return true;
+    sg_fault(w, in, lane, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+             "a box of a tensor begins at byte %lld of a row, no multiple of 16",
+             (long long)(b->first[0] * (int64_t)b->element));
+    return false;
 }
 
 /* Columns go on at the next line of their box, and image, where one ends. */

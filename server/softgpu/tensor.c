@@ -126,7 +126,7 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap *tensorMap, CUtensorMapDataType ten
     return give(tensorMap, &m);
 }
 
-/* Maps of wide columns are for GPUs of compute capability 10.0 on. */
+/* Copies by maps of wide columns are for GPUs of compute capability 10.0 on. */
 CUresult cuTensorMapEncodeIm2colWide(
     CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
     void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,

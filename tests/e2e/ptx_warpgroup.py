@@ -205,7 +205,9 @@ class Product:
             lines.append(f"add.u64 %x1, %x0, {self.left.constant};")
             a = "%x1"
         elif len(kinds) == 8:
-            lines.append("mov.b64 {%r4, %r5}, %a0;\nmov.b64 {%r6, %r7}, %a1;")
+            # loaded anew: of 64-bit registers that mov takes apart, an H100 multiplied the lower
+            # halves twice
+            lines.append("ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%in];")
             a = "{%r4, %r5, %r6, %r7}"
         lines.append(f"add.u64 %x2, %x0, {self.right.constant};")
         lines.append(f"setp.ne.u32 %p0, {int(self.keeps)}, 0;")

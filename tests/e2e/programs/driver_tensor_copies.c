@@ -1,7 +1,8 @@
 /*
  * Boxes of tensors, copied by kernels between global and shared memory (cp.async.bulk.tensor):
  * tiles of all dimensions, swizzled and over the edges of their tensors, columns of pixels, stores,
- * reductions, and one box for both blocks of a cluster. What must come out is computed here.
+ * reductions, and one box for both blocks of a cluster. What must come out is computed here. Boxes
+ * begin at a multiple of 16 bytes of their rows: a card ends a kernel that asks for another.
  */
 #include "driver.h"
 
@@ -339,14 +340,14 @@ static void tiles(void)
     load("a line", &line, (const int[RANK]){16}, 0);
     load("a line from before its begin", &line, (const int[RANK]){-16}, 0);
     load("a line beyond its end", &line, (const int[RANK]){80}, 0);
-    load("a line that is outside", &line, (const int[RANK]){1000}, 0);
+    load("a line that is outside", &line, (const int[RANK]){1008}, 0);
     load("swizzled by 128", &plane, (const int[RANK]){0, 8}, 0);
     load("swizzled by 128, beyond the end", &plane, (const int[RANK]){8, 36}, 0);
-    load("swizzled by 64", &sixty_four, (const int[RANK]){-3, -5}, 0);
+    load("swizzled by 64", &sixty_four, (const int[RANK]){-4, -5}, 0);
     load("swizzled by 32", &thirty_two, (const int[RANK]){16, 40}, 0);
-    load("by steps", &steps, (const int[RANK]){4, 1, 1}, 0);
-    load("four dimensions", &four, (const int[RANK]){1, 3, 2, -1}, 0);
-    load("five dimensions", &five, (const int[RANK]){2, 2, 0, 2, 1}, 0);
+    load("by steps", &steps, (const int[RANK]){8, 1, 1}, 0);
+    load("four dimensions", &four, (const int[RANK]){2, 3, 2, -1}, 0);
+    load("five dimensions", &five, (const int[RANK]){4, 2, 0, 2, 1}, 0);
 }
 
 static void columns(void)
@@ -410,9 +411,9 @@ static void stores(void)
     struct tensor whole = sixty_four;
     store("a stored line", &line, (const int[RANK]){-16}, "");
     store("a stored tile", &plane, (const int[RANK]){0, 36}, "");
-    store("a stored tile by steps", &steps, (const int[RANK]){4, 1, 1}, "");
+    store("a stored tile by steps", &steps, (const int[RANK]){8, 1, 1}, "");
     whole.type = CU_TENSOR_MAP_DATA_TYPE_INT32;
-    store("a tile that adds", &whole, (const int[RANK]){-3, 7}, "add");
+    store("a tile that adds", &whole, (const int[RANK]){-4, 7}, "add");
     store("a tile of least numbers", &whole, (const int[RANK]){8, -5}, "min");
     whole.type = CU_TENSOR_MAP_DATA_TYPE_UINT32;
     store("a tile that differs", &whole, (const int[RANK]){0, 0}, "xor");
