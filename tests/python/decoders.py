@@ -158,7 +158,8 @@ class _Cluster:
         return None
 
 
-_FOLDER = Path(tempfile.mkdtemp(prefix="gpfuzz-"))
+_KEPT = tempfile.TemporaryDirectory(prefix="gpfuzz-")  # until this process ends
+_FOLDER = Path(_KEPT.name)
 _CLUSTER = _Cluster()
 _SETTINGS = Settings.model_validate(
     {"tenants": {"*": "*"}, "resource_names": ("gpupool", "nvidia", "aliyun", "tencent")}
