@@ -119,6 +119,11 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     require_confinement: bool = Field(
         False, description="true or false: the same as confinement = required"
     )
+    gangs: bool = Field(
+        False,
+        description="true or false: groups on several GPUs have their turns at the same time on"
+        " all of them",
+    )
     jail_uids: str = Field(
         "200000-265535",
         description="FIRST-LAST: user ids that no one else on this host has, one for each worker",

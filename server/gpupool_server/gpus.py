@@ -91,6 +91,7 @@ class Gpus:
         #: What leases have by the newest orders of the pool's manager: by lease and GPU.
         self.ordered: Mapping[tuple[str, int], Promise] = {}
         self.enforced = open_board is not None
+        self._has_gangs = settings.gangs
         self._log = logs.get("gpus")
         self._groups: dict[str, Group] = {}
         self._known: dict[int, dict[str, Claim]] = {}
@@ -247,7 +248,7 @@ class Gpus:
         A tenant without groups may run programs that have nothing to do with each other.
         """
         named = [gpu for gpu in self if group.name in gpu.claims or gpu in more]
-        is_gang = group.group is not None and len(named) > 1
+        is_gang = self._has_gangs and group.group is not None and len(named) > 1
         for gpu in named:
             if is_gang != (group.name in gpu.gangs):
                 gpu.gangs ^= {group.name}

@@ -33,7 +33,14 @@ Report = dict[str, Any]
 
 
 def configuration(folder: Path) -> Path:
-    lines = ["[gpu]", 'policy = "share"', "", "[tenants.red]", 'token = "token-of-red"']
+    lines = [
+        "gangs = true",
+        "[gpu]",
+        'policy = "share"',
+        "",
+        "[tenants.red]",
+        'token = "token-of-red"',
+    ]
     lines += ['share = "50%"', ""]
     for name in TENANTS[1:]:
         lines += [f"[tenants.{name}]", f'token = "token-of-{name}"', 'share = "50%"', ""]
