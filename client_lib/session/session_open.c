@@ -366,17 +366,15 @@ static CUresult open_one(struct gpc_session *s, const char *token, unsigned serv
     return r == CUDA_SUCCESS ? CUDA_ERROR_NO_DEVICE : r;
 }
 
-/* False: none of the devices is left. */
-static bool show(const char *visible)
+/* What is left of the devices, or why there is none. */
+static CUresult show(const char *visible)
 {
     uint32_t all = gpc_device_count();
-    if (gpc_sessions_show(visible) > 0)
-        return true;
-    gpc_log(GPC_LOG_WARN,
-            "CUDA_VISIBLE_DEVICES=%.80s names none of the %u devices, or one of them twice, so "
-            "there is none",
-            visible, all);
-    return false;
+    CUresult r = gpc_sessions_show(visible);
+    if (r != CUDA_SUCCESS)
+        gpc_log(GPC_LOG_WARN, "CUDA_VISIBLE_DEVICES=%.80s names %s the %u devices, so there is none",
+                visible, r == CUDA_ERROR_INVALID_DEVICE ? "twice one of" : "none of", all);
+    return r;
 }
 
 CUresult gpc_sessions_open(void)
@@ -397,9 +395,10 @@ CUresult gpc_sessions_open(void)
         r = open_one(s, list.token[i], list.count, sync && strcmp(sync, "1") == 0);
     }
     gpc_servers_free(&list);
-    if (r == CUDA_SUCCESS && (!visible || show(visible)))
+    if (r == CUDA_SUCCESS && visible)
+        r = show(visible);
+    if (r == CUDA_SUCCESS)
         return r;
-    r = r == CUDA_SUCCESS ? CUDA_ERROR_NO_DEVICE : r;
     for (unsigned open = gpc_session_count(); open-- > 0;)
         close_session(gpc_session_at(open));
     gpc_sessions_set_count(0);

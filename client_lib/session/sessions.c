@@ -47,7 +47,7 @@ static uint32_t device_count(void)
     return n ? (uint32_t)sessions[n - 1].first + sessions[n - 1].snapshot->device_count : 0;
 }
 
-uint32_t gpc_sessions_show(const char *list)
+CUresult gpc_sessions_show(const char *list)
 {
     const struct gp_device_info *devices[GP_DEVICES_MAX];
     uint32_t all = device_count();
@@ -57,8 +57,10 @@ uint32_t gpc_sessions_show(const char *list)
     if (list) {
         gpc_visible_read(list, devices, all, &visible);
         hides = true;
+        if (visible.twice)
+            return CUDA_ERROR_INVALID_DEVICE;
     }
-    return gpc_device_count();
+    return gpc_device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
 /* Which of all devices is the program's; -1: none. */

@@ -6,7 +6,7 @@
 
 void gpc_sessions_set_count(unsigned open);
 /* From now on the program sees what CUDA_VISIBLE_DEVICES makes visible, `list`; NULL: all there
- * is. How many devices that are. */
-uint32_t gpc_sessions_show(const char *list);
+ * is. NO_DEVICE where that is none, INVALID_DEVICE where one is in the list twice. */
+CUresult gpc_sessions_show(const char *list);
 
 #endif

@@ -2,23 +2,27 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define PREFIX 4     /* "GPU-", "MIG-" */
 #define UUID_TEXT 37 /* with its NUL */
 
-/* An entry's number; -1: it is none. What is behind the digits is not looked at. */
+/* An entry's number; -1: it is none. What is behind the digits is not looked at, nor what of a
+ * number is behind its 32 bits, as a long's. */
 static int index_of(const char *entry, size_t length)
 {
-    int number = 0;
+    int64_t number = 0;
     size_t at = 0, digits = 0;
     while (at < length && strchr(" \t", entry[at]))
         at++;
     if (at < length && entry[at] == '+')
         at++;
     for (; at < length && entry[at] >= '0' && entry[at] <= '9'; at++, digits++)
-        if (number < GP_DEVICES_MAX)
-            number = number * 10 + (entry[at] - '0');
-    return digits ? number : -1;
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, entry[at] - '0', &number))
+            return -1;
+    number &= UINT32_MAX;
+    return digits && number < GP_DEVICES_MAX ? (int)number : -1;
 }
 
 static void uuid_text(const struct gp_device_info *d, char text[UUID_TEXT])
@@ -42,11 +46,11 @@ static int uuid_of(const char *entry, size_t length, const struct gp_device_info
 {
     int found = -1;
     bool mig = entry[0] == 'M';
+    size_t compared = length - PREFIX < UUID_TEXT - 1 ? length - PREFIX : UUID_TEXT - 1;
     for (unsigned i = 0; i < count; i++) {
         char text[UUID_TEXT];
         uuid_text(devices[i], text);
-        if (is_mig(devices[i]) != mig || length - PREFIX >= UUID_TEXT ||
-            strncmp(text, entry + PREFIX, length - PREFIX) != 0)
+        if (is_mig(devices[i]) != mig || strncasecmp(text, entry + PREFIX, compared) != 0)
             continue;
         if (found >= 0)
             return -1;
@@ -69,7 +73,7 @@ void gpc_visible_read(const char *list, const struct gp_device_info *const *devi
     const char *prefix = prefix_of(list);
     /* of instances a process sees one */
     unsigned most = prefix && prefix[0] == 'M' ? 1 : count;
-    out->count = 0;
+    *out = (struct gpc_visible){.count = 0};
     for (const char *entry = list;; entry++) {
         size_t length = strcspn(entry, ",");
         int found = -1;
@@ -81,7 +85,7 @@ void gpc_visible_read(const char *list, const struct gp_device_info *const *devi
             return;
         for (unsigned i = 0; i < out->count; i++)
             if (out->at[i] == found) {
-                out->count = 0;
+                *out = (struct gpc_visible){.twice = true};
                 return;
             }
         if (out->count < most)
@@ -94,6 +98,5 @@ void gpc_visible_read(const char *list, const struct gp_device_info *const *devi
 
 bool gpc_visible_nothing(const char *list)
 {
-    int first = prefix_of(list) ? 0 : index_of(list, strcspn(list, ","));
-    return first < 0 || first >= GP_DEVICES_MAX;
+    return !prefix_of(list) && index_of(list, strcspn(list, ",")) < 0;
 }

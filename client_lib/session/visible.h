@@ -1,8 +1,8 @@
 /*
  * CUDA_VISIBLE_DEVICES: which devices a program sees, and in which order, as CUDA reads it:
  * indices, or UUIDs from their beginning (GPU-, MIG-) as far as they are unique. The first entry
- * that names no device ends the list; one that is there twice makes it empty. What the first
- * entry is all others must be.
+ * that names no device ends the list; with one that is there twice cuInit fails. What the first
+ * entry is all others must be. UUIDs are read in either case, and no further than they go.
  */
 #ifndef GPC_VISIBLE_H
 #define GPC_VISIBLE_H
@@ -14,6 +14,7 @@
 
 struct gpc_visible {
     unsigned count;
+    bool twice; /* a device is there twice: there is none, and the list is wrong */
     uint8_t at[GP_DEVICES_MAX]; /* which of all devices is the program's first, second, … */
 };
 

@@ -48,18 +48,20 @@ static const struct {
     {"0,,1", "0"},
     {"0,5,1", "0"},
     {"5", ""},
-    {"0,0", ""},
-    {"1,2,1", ""},
+    {"0,0", "twice"},
+    {"1,2,1", "twice"},
     {"99999999999999999999", ""},
+    {"4294967298", "2"},
     {"0,GPU-a0", "0"}, /* of one kind */
     {"GPU-a0000001-0000-0000-0000-000000000000", "2"},
-    {"GPU-a0000001-0000-0000-0000-0000000000000", ""},
+    {"GPU-a0000001-0000-0000-0000-0000000000000", "2"},
+    {"GPU-A0000001-0000", "2"},
     {"GPU-a0", "2"},
     {"GPU-8932f938,GPU-a", "12"},
     {"GPU-8932f9", ""}, /* of two */
     {"GPU-a,GPU-8932f9,GPU-8932f937", "2"},
     {"GPU-a,0", "2"},
-    {"GPU-a,GPU-a0", ""},
+    {"GPU-a,GPU-a0", "twice"},
     {"GPU-", ""},
     {"GPU-11", ""}, /* a part is no GPU */
     {"a0000001", ""},
@@ -80,7 +82,7 @@ static void lists_are_read_as_cuda_reads_them(void **state)
         gpc_visible_read(lists[i].list, devices, DEVICES, &seen);
         for (unsigned k = 0; k < seen.count; k++)
             text[k] = (char)('0' + seen.at[k]);
-        if (strcmp(text, lists[i].sees) != 0)
+        if (strcmp(seen.twice ? "twice" : text, lists[i].sees) != 0)
             fail_msg("%s: sees '%s', not '%s'", lists[i].list, text, lists[i].sees);
         if (gpc_visible_nothing(lists[i].list) && seen.count)
             fail_msg("%s: sees '%s', not nothing", lists[i].list, text);

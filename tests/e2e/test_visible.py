@@ -84,6 +84,12 @@ def test_a_list_that_fits_no_device_is_said(pair: Pair) -> None:
     assert not any(server.sessions() for server in pair.servers)
 
 
+def test_a_list_with_one_twice_is_no_list(pair: Pair) -> None:
+    seen = pair.see("1,0,1")
+    assert (seen.returncode, seen.stdout) == (0, "one twice\n"), seen.explain()
+    assert "names twice one of the 4 devices" in seen.stderr
+
+
 def test_nvml_shows_all(pair: Pair) -> None:
     seen = pair.see("1", sys.executable, "-c", NVML)
     assert (seen.returncode, seen.stdout) == (0, "4\n"), seen.explain()

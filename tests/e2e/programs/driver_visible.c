@@ -50,8 +50,8 @@ int main(void)
     int devices;
     CUdevice none;
     CUresult r = cuInit(0);
-    if (r == CUDA_ERROR_NO_DEVICE) {
-        printf("none\n");
+    if (r == CUDA_ERROR_NO_DEVICE || r == CUDA_ERROR_INVALID_DEVICE) {
+        puts(r == CUDA_ERROR_NO_DEVICE ? "none" : "one twice");
         return 0;
     }
     REQUIRE(r == CUDA_SUCCESS, "cuInit gave %s", driver_name(r));
