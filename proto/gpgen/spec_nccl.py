@@ -42,7 +42,7 @@ COUNT, TYPE, OPERATION, COMM, STREAM = (
 )
 
 _PROTOTYPE = re.compile(
-    r"\b(ncclResult_t|const char\s*\*|void)\s*(nccl[A-Z]\w*)\s*\(([^;{}]*)\)\s*;"
+    r"\b(ncclResult_t|ncclTeam_t|const char\s*\*|int|void)\s*(nccl[A-Z]\w*)\s*\(([^;{}]*)\)\s*;"
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
 

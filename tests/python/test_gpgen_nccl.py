@@ -72,18 +72,40 @@ def test_a_function_that_differs_is_found() -> None:
         spec_nccl.check_header(spec, "ncclResult_t ncclGroupStart(int depth);")
 
 
-def find_header() -> Path | None:
+def find_headers() -> list[Path]:
+    """NCCL's own, and those of its device API."""
     for entry in sys.path:
-        found = Path(entry) / "nvidia" / "nccl" / "include" / "nccl.h"
+        folder = Path(entry) / "nvidia" / "nccl" / "include"
+        found = folder / "nccl.h"
         if found.is_file() and re.search(r"NCCL_MINOR\s+28\b", found.read_text(encoding="utf-8")):
-            return found
-    return None
+            return [found, *sorted((folder / "nccl_device").glob("*.h"))]
+    return []
+
+
+def declared(header: Path) -> str:
+    """Without what is no C: comments, lines of the preprocessor, and what kernels see."""
+    text = re.sub(r"/\*.*?\*/", " ", header.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(r"#if __cplusplus.*?#endif", " ", text, flags=re.DOTALL)
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    if header.name == "nccl.h":
+        return "\n".join(lines)
+    return "\n".join(line for line in lines if "NCCL_EXTERN_C __host__" in line)
+
+
+def unnamed(decl: str) -> str:
+    """A parameter, of which the device API's headers name only some."""
+    return re.sub(r"\s*(\*|\bconst\b)\s*", r" \1 ", decl).split()[0]
 
 
 def test_the_header_of_the_wheel() -> None:
-    header = find_header()
-    if header is None:
+    headers = find_headers()
+    if not headers:
         pytest.skip("nccl.h 2.28 is not here: pip install nvidia-nccl-cu13==2.28.*")
-    text = re.sub(r"/\*.*?\*/", " ", header.read_text(encoding="utf-8"), flags=re.DOTALL)
-    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    spec_nccl.check_header(spec_nccl.load(ROOT / "proto/spec_nccl"), text)
+    spec = spec_nccl.load(ROOT / "proto/spec_nccl")
+    device = {f.name: f for f in spec if f.file.stem == "device"}
+    spec_nccl.check_header([f for f in spec if f.name not in device], declared(headers[0]))
+    for header in headers[1:]:
+        for name, given in re.findall(r"\b(nccl[A-Z]\w*)\(([^)]*)\);", declared(header)):
+            types = [unnamed(part) for part in given.split(",")]
+            assert [unnamed(p.decl) for p in device.pop(name).params] == types, name
+    assert not device
