@@ -43,7 +43,7 @@ def command(given: argparse.Namespace, name: str) -> list[str]:
 
 def native_environment() -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
-    return {**env, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    return {**env, "E2E_NATIVE": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 def read(result: Result) -> Row:

@@ -236,12 +236,18 @@ static void pool_make(struct worker *w)
     CU(cuMemPoolCreate(&w->pool, &props));
 }
 
-/* What was allocated from the old one stays until it is freed. */
+/* With nothing of it left: what outlives its pool is CUDA's promise, of which drivers die later. */
 static void pool_change(struct worker *w)
 {
+    for (unsigned i = 0; i < DEVICE_BUFFERS; i++) {
+        struct buffer *b = &w->device[i];
+        while (b->pool == w->pool) {
+            device_free(w, b);
+            device_alloc(w, b);
+        }
+    }
+    wait_all(w);
     CU(cuMemPoolDestroy(w->pool));
-    for (unsigned i = 0; i < DEVICE_BUFFERS; i++)
-        w->device[i].pool = NULL;
     pool_make(w);
 }
 
