@@ -19,7 +19,7 @@ from showing import fail, run, show
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
-from ready_process import start_ready  # noqa: E402
+from ready_process import Daemon, start_ready  # noqa: E402
 
 GPUPOOL = [sys.executable, "-m", "gpupool"]
 RIGHT = "1048576 of 1048576 results are right"
@@ -39,7 +39,7 @@ class Demo:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Daemon] = []
         rest, nodes, *self.fronts = free_ports(5)
         self.url, self.nodes = f"http://127.0.0.1:{rest}", f"tcp://127.0.0.1:{nodes}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterator
 
@@ -191,10 +190,14 @@ def test_memory_that_others_have_is_charged_behind_its_free(start: Start) -> Non
 
 def name(kind: int, offset: int = 0, size: int = 0, magic: int = MAGIC) -> bytes:
     """A name that nobody has given."""
-    return os.urandom(16) + bytes(8) + struct.pack("<QQII", offset, size, magic, kind)
+    return bytes(range(16)) + bytes(8) + struct.pack("<QQII", offset, size, magic, kind)
 
 
-@pytest.mark.parametrize("body", [name(0), name(4), name(RANGE, magic=0), name(MEMORY)])
+@pytest.mark.parametrize(
+    "body",
+    [name(0), name(4), name(RANGE, magic=0), name(MEMORY)],
+    ids=["of no kind", "of a kind that is none", "without its magic", "of nobody's memory"],
+)
 def test_a_name_that_is_none(server: PoolServer, body: bytes) -> None:
     with worker_of(server) as worker:
         assert worker.result("gp_ipc_bring", body) == INVALID_VALUE

@@ -37,7 +37,7 @@ def test_a_start_that_fails_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
 ) -> None:
     if cold:
-        monkeypatch.setenv("GPUPOOL_TEST_COLD", "1")
+        monkeypatch.delenv("PYTEST_VERSION")
     env = {**os.environ, **PYTHONPATH}
     assert is_warm(SERVER, env) is not cold
     with pytest.raises(AssertionError, match="--no-such-option"):

@@ -138,7 +138,7 @@ def is_warm(command: Sequence[str], env: Mapping[str, str]) -> bool:
     return (
         set(path) <= set(sys.path)
         and at_start(env) == at_start(os.environ)
-        and "GPUPOOL_TEST_COLD" not in os.environ
+        and "PYTEST_VERSION" in os.environ  # a demonstration and measurements start them
     )
 
 
