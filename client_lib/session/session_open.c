@@ -372,8 +372,9 @@ static CUresult show(const char *visible)
     uint32_t all = gpc_device_count();
     CUresult r = gpc_sessions_show(visible);
     if (r != CUDA_SUCCESS)
-        gpc_log(GPC_LOG_WARN, "CUDA_VISIBLE_DEVICES=%.80s names %s the %u devices, so there is none",
-                visible, r == CUDA_ERROR_INVALID_DEVICE ? "twice one of" : "none of", all);
+        gpc_log(GPC_LOG_WARN,
+                "CUDA_VISIBLE_DEVICES=%.80s names %s the %u devices, so there is none", visible,
+                r == CUDA_ERROR_INVALID_DEVICE ? "twice one of" : "none of", all);
     return r;
 }
 
