@@ -147,6 +147,8 @@ def ctest(folder: Path, jobs: int, **env: str) -> Count:
 #: Of pytest: tests run side by side, those of a file one after the other. More than two cores
 #: could run at once, because most of them wait for processes.
 SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile")
+#: Of the second half, when most of the other lane is done.
+LATER = ("-n", "4", "--dist", "loadfile")
 #: Named at the end of each run, so that who looks for time to save need not look for tests.
 SLOWEST = ("--durations", "10", "--durations-min", "3")
 
@@ -293,7 +295,7 @@ def stage_alone(place: Place) -> Count:
 STAGES: dict[str, Callable[[Place], Count]] = {
     "c": stage_c,
     "python": lambda place: pytest(place, "tests/python", *SIDE_BY_SIDE),
-    "e2e": lambda place: pytest(place, "tests/e2e", "-m", "not alone", *SIDE_BY_SIDE),
+    "e2e": lambda place: pytest(place, "tests/e2e", "-m", "not alone", *LATER),
     "chaos": lambda place: pytest(place, "tests/chaos"),
     "sanitize": stage_sanitize,
     "threads": stage_threads,

@@ -14,7 +14,7 @@
 
 struct gpc_visible {
     unsigned count;
-    bool twice; /* a device is there twice: there is none, and the list is wrong */
+    bool twice;                 /* a device is there twice: there is none, and the list is wrong */
     uint8_t at[GP_DEVICES_MAX]; /* which of all devices is the program's first, second, … */
 };
 

@@ -120,18 +120,15 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
         False, description="true or false: the same as confinement = required"
     )
     gangs: bool = Field(
-        False,
-        description="true or false: groups on several GPUs have their turns at the same time on"
-        " all of them",
+        False, description="true or false: a group has its turns on all of its GPUs at once"
     )
     jail_uids: str = Field(
         "200000-265535",
         description="FIRST-LAST: user ids that no one else on this host has, one for each worker",
     )
     jail_users: Literal["worker", "lease"] = Field(
-        "worker",
-        description="worker (each has a user of its own) or lease (its workers here have one"
-        " user, so that they can share what NCCL and CUDA's IPC let one user share)",
+        "lease",
+        description="lease (its workers here have one user) or worker (each has its own)",
     )
     seccomp: Literal["off", "log", "enforce"] = Field(
         "enforce",
@@ -140,13 +137,11 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     )
     learn_syscalls: Path | None = Field(
         None,
-        description="the path of a file that gets the system calls that workers make, with"
-        " counts; none is refused then",
+        description="the path of a file that counts workers' system calls; none is refused then",
     )
     cgroup: Path | None = Field(
         None,
-        description="the absolute path of a control group (cgroup v2) that is the server's, in"
-        " which each worker gets one",
+        description="the absolute path of a control group (cgroup v2) for those of the workers",
     )
     on_stop: Literal["leave", "end"] = Field(
         "leave", description="leave (sessions continue when the server stops) or end"

@@ -17,6 +17,8 @@ SIZES = {
     **dict.fromkeys(("uint64_t", "size_t", "CUdeviceptr", "unsigned long long", "cuuint64_t"), 8),
     **dict.fromkeys(("CUtexObject", "CUsurfObject"), 8),
 }
+#: In lengths of what a message carries.
+CONSTANTS = {"GP_NCCL_ID_BYTES": 128}
 STRUCTURES = {
     "CUmemLocation": (8, 4),
     "CUmemAllocationProp": (32, 8),
@@ -90,7 +92,7 @@ def structure(size: int, noise: random.Random) -> bytes:
 def tail_of(param: Param, values: dict[str, int], noise: random.Random) -> bytes:
     if param.has("string"):
         return noise.choice((b"nothing\0", b"\0", b"x" * 300 + b"\0"))
-    count = int(eval(param.count, {"__builtins__": {}}, dict(values)))  # noqa: S307
+    count = int(eval(param.count, {"__builtins__": {}}, {**CONSTANTS, **values}))  # noqa: S307
     size = max(count, 0) * (1 if param.element == "uint8_t" else size_of(param.element))
     if size > 1 << 16:
         return b""  # does not fit: such a message ends the session

@@ -235,7 +235,15 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def attack(make_server: MakeServer, toolchain: Toolchain, talk: StartTalk, folder: Path) -> Attack:
+def attack(
+    make_server: MakeServer,
+    toolchain: Toolchain,
+    talk: StartTalk,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Attack:
+    """On a server that was started, not forked: what it has in its environment is looked for."""
+    monkeypatch.delenv("PYTEST_VERSION")
     return Attack(make_server, toolchain, talk, folder)
 
 

@@ -366,7 +366,7 @@ def user_of(pid: int) -> int:
 def test_sessions_keep_their_jails_over_a_restart(
     make_server: MakeServer, talk: StartTalk, toolchain: Toolchain
 ) -> None:
-    server = make_server(**{"data-listen": "none"})
+    server = make_server(**{"data-listen": "none", "jail-users": "worker"})
     hold = str(toolchain.runtime_program("hold"))
     first = talk([hold], server.environment("shm"))
     assert first.line() == "ready"
@@ -401,11 +401,11 @@ def workers_left(server: PoolServer, number: int) -> None:
     wait_until(lambda: len(server.worker_pids()) == number, f"{number} workers are left", PATIENCE)
 
 
-def test_workers_of_a_lease_may_have_one_user(
+def test_workers_of_a_lease_have_one_user(
     make_server: MakeServer, talk: StartTalk, toolchain: Toolchain
 ) -> None:
     """It is nobody else's until the last of them has ended, also over a restart."""
-    server = make_server(**{"data-listen": "none", "jail-users": "lease"})
+    server = make_server(**{"data-listen": "none"})
     hold = str(toolchain.runtime_program("hold"))
     programs = [talk([hold], server.environment("shm")) for _ in range(2)]
     assert [program.line() for program in programs] == ["ready"] * 2

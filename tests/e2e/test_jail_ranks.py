@@ -54,7 +54,8 @@ def test_two_workers_of_a_lease_reduce(
             for rank in (0, 1)
             for step, what in (
                 ("driver", "ok"),
-                ("peer-copy", "absent this driver has no IPC"),
+                # a soft GPU's own names reach no other jail; a client's go by the server
+                ("peer-copy", "failed the other's memory cannot be opened: CUDA error 205"),
                 ("all-reduce", reduced),
             )
         }

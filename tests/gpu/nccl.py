@@ -71,7 +71,8 @@ def run_torchrun(given: argparse.Namespace, name: str, env: dict[str, str]) -> R
         command, env=env, capture_output=True, text=True, timeout=given.limit, check=False
     )
     if done.returncode != 0:
-        raise RuntimeError(done.stderr[-1500:])
+        causes = [line for line in done.stderr.splitlines() if "Error" in line or "gpupool" in line]
+        raise RuntimeError("\n".join([*causes[:8], done.stderr[-700:]]))
     return read([done.stdout], [0])
 
 
