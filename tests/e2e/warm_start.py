@@ -112,6 +112,7 @@ class Nursery:
         told: dict[str, int] = json.loads(message)
         if "started" in told:
             self.started.append(told["started"])
+            self.statuses.pop(told["started"], None)  # of one that had this number before
         else:
             self.statuses[told["ended"]] = os.waitstatus_to_exitcode(told["status"])
         return True
