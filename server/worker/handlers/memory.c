@@ -157,7 +157,7 @@ bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number)
 
 /* The GPU may take its time, and what it waits for may come as a message: whoever needs
  * the memory that is being freed is put off, and asked once more when it has been. */
-static bool must_wait(const struct gpw_session *s)
+bool gpw_memory_must_wait(const struct gpw_session *s)
 {
     return !s->last_try && gpw_memory_frees_under_way(s, UINT64_MAX);
 }
@@ -177,7 +177,7 @@ CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t 
 {
     if (gpw_quota_fits(s, ordinal, bytes))
         return CUDA_SUCCESS;
-    if (must_wait(s))
+    if (gpw_memory_must_wait(s))
         return GPW_AGAIN;
     gpw_memory_trim(s, ordinal);
     return CUDA_SUCCESS;
@@ -204,7 +204,7 @@ CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t byte
         r = gpw_memory_make_room(s, w->ordinal, (uint64_t)bytesize + GRANULE);
     if (r == CUDA_SUCCESS)
         r = gpw_allocator_take(w->allocator, bytesize, dptr);
-    return r == CUDA_ERROR_OUT_OF_MEMORY && must_wait(s) ? GPW_AGAIN : r;
+    return r == CUDA_ERROR_OUT_OF_MEMORY && gpw_memory_must_wait(s) ? GPW_AGAIN : r;
 }
 
 /* Of a pool or a graph, by cuMemFree: on a stream of its own, because cuMemFree would wait here for
@@ -436,7 +436,7 @@ bool gpw_memory_reach(struct gpw_session *s, uint64_t address, uint64_t bytes)
 CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *total)
 {
     int ordinal = gpw_current_ordinal(s);
-    if (must_wait(s)) /* CUDA's frees are over when they return */
+    if (gpw_memory_must_wait(s))
         return GPW_AGAIN;
     bool before = gpw_strict(s, false); /* the tidying is our need */
     gpw_pools_count(s);

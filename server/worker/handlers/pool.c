@@ -236,6 +236,17 @@ CUresult gpw_cuMemFreeAsync(struct gpw_session *s, CUdeviceptr dptr, CUstream hS
     return s->driver->cuMemFreeAsync(dptr, hStream);
 }
 
+CUresult gpw_cuMemPoolGetAttribute(struct gpw_session *s, CUmemoryPool pool,
+                                   CUmemPool_attribute attr, void *value, uint32_t *n_value)
+{
+    (void)n_value; /* always 8 bytes */
+    bool changes = attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ||
+                   attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+    if (changes && gpw_memory_must_wait(s))
+        return GPW_AGAIN;
+    return s->driver->cuMemPoolGetAttribute(pool, attr, value);
+}
+
 CUresult gpw_cuMemPoolCreate(struct gpw_session *s, CUmemoryPool *pool,
                              const CUmemPoolProps *poolProps)
 {

@@ -1,4 +1,6 @@
 /* Virtual memory management and memory pools. */
+#include <unistd.h>
+
 #include "driver.h"
 
 static CUmemAllocationProp property(void)
@@ -101,6 +103,34 @@ static void pools(CUstream stream)
     CU(cuStreamSynchronize(stream));
 }
 
+static void CUDA_CB rest(void *unused)
+{
+    (void)unused;
+    usleep(50000);
+}
+
+/* What cuMemFree has freed is out of use, whatever another stream is at. */
+static void freed_at_once(CUstream stream)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, driver_device}};
+    CUmemoryPool pool;
+    CUdeviceptr a;
+    CUstream other;
+    cuuint64_t used = 1;
+
+    CU(cuMemPoolCreate(&pool, &props));
+    CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CU(cuMemAllocFromPoolAsync(&a, 4096, pool, stream));
+    CU(cuStreamSynchronize(stream));
+    CU(cuLaunchHostFunc(other, rest, NULL));
+    CU(cuMemFree(a));
+    CU(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    EXPECT(used == 0, "%llu bytes of a pool are in use, all being freed", (unsigned long long)used);
+    CU(cuStreamDestroy(other));
+    CU(cuMemPoolDestroy(pool));
+}
+
 int main(void)
 {
     CUstream stream;
@@ -109,6 +139,7 @@ int main(void)
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     virtual_memory();
     pools(stream);
+    freed_at_once(stream);
     CU(cuStreamDestroy(stream));
     driver_stop();
     return finish("driver_vmm");
