@@ -20,7 +20,7 @@ from gpupool.options import (
 from gpupool.run import check_servers
 from gpupool.show import age, plain_table
 from gpupool_common.ask import ask_info
-from gpupool_common.sizes import short_size
+from gpupool_common.sizes import format_part, short_size
 
 
 def info(
@@ -58,7 +58,7 @@ def _print_server(console: Console, answer: dict[str, Any]) -> None:
                     d["index"],
                     d["name"],
                     short_size(d["memory_bytes"]),
-                    d["pci"],
+                    d["pci"] + _part_of(d.get("instance")),
                     users.count(d["index"]),
                 )
                 for d in answer["devices"]
@@ -67,6 +67,13 @@ def _print_server(console: Console, answer: dict[str, Any]) -> None:
     )
     if sessions:
         console.print(_session_table(sessions))
+
+
+def _part_of(instance: dict[str, Any] | None) -> str:
+    """Which GPU an instance is a part of, and how much of its compute it has."""
+    if instance is None:
+        return ""
+    return f" {format_part(instance['share_permille'])} of GPU {instance['card']}"
 
 
 def _session_table(sessions: list[dict[str, Any]]) -> Table:

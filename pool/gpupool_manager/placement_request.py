@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gpupool_common.models import is_instance
 from gpupool_common.sizes import WHOLE_GPU, format_part, format_size
 
 Policy = Literal["binpack", "spread", "fragmentation"]
@@ -142,6 +143,8 @@ def wrong_kind(
     """Why no GPU of this kind will do, however free it is; None: it may."""
     if request.model is not None and not matches(request.model, model):
         return f"model: it is '{model}', asked for '{request.model}'"
+    if request.gpus > 1 and is_instance(model):
+        return f"MIG: it is a part of a GPU, which a program has alone, asked for {request.gpus}"
     if request.models is not None and not any(matches(name, model) for name in request.models):
         return f"model: the quota does not allow '{model}'"
     if request.capability is not None and capability < request.capability:

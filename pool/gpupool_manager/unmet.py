@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from gpupool_common.models import is_instance
 from gpupool_common.sizes import format_size
 from gpupool_manager.index import Index, Kind
 from gpupool_manager.placement_request import (
@@ -66,6 +67,12 @@ def _conditions(index: Index, request: PlacementRequest) -> Iterator[_Condition]
     sizes = [total for _, _, total in kinds]
     if (pattern := request.model) is not None:
         yield _Condition(f"of model '{pattern}'", lambda kind, _: matches(pattern, kind[0]), models)
+    if request.gpus > 1 and any(is_instance(model) for model, _, _ in kinds):
+        yield _Condition(
+            "that is whole",
+            lambda kind, _: not is_instance(kind[0]),
+            "of instances (MIG) a program has one alone",
+        )
     if (allowed := request.models) is not None:
         yield _Condition(
             f"of a model that the quota allows ({_list(allowed)})",

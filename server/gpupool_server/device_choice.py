@@ -9,6 +9,8 @@ from gpupool_server.claims import Refusal
 from gpupool_server.gpus import Gpus, board_name
 from gpupool_server.session_request import SessionRequest
 
+_ALONE = "CUDA shows a program one instance of a GPU (MIG), and nothing beside it"
+
 
 def choose(
     request: SessionRequest, served: tuple[int, ...], gpus: Gpus, load: Counter[int]
@@ -16,7 +18,8 @@ def choose(
     """The devices of a new session, of those that are served; Refusal says why there are none.
 
     ``load`` has the number of sessions on each device. Of sick GPUs none is chosen; who has to
-    have one (by name, by a lease, by its group) gets nothing.
+    have one (by name, by a lease, by its group) gets nothing. An instance of a GPU is chosen
+    alone, and without a number of GPUs only where no whole one may be had.
     """
     sick = {gpu.index: gpu.sick for gpu in gpus if gpu.sick}
     chosen = _choose(request, served, gpus, load, sick)
@@ -38,29 +41,36 @@ def _choose(
     load: Counter[int],
     sick: Mapping[int, str],
 ) -> tuple[int, ...]:
+    parts = frozenset(gpu.index for gpu in gpus if gpu.device.instance is not None)
     if request.devices is not None:
-        return _named(request, request.devices, served)
+        return _named(request, request.devices, served, parts)
     allowed = tuple(index for index in served if request.tenant.may_use(index))
     if request.tenant.lease is None:
         allowed = tuple(index for index in allowed if index not in sick)
     own = gpus.devices_of(board_name(request.tenant.name, request.group)) if request.group else ()
-    if request.gpus is None:
-        return own or allowed
-    if request.gpus > len(allowed):
+    if request.gpus is None and not parts.issuperset(own or allowed):
+        return tuple(index for index in own or allowed if index not in parts)
+    wanted = request.gpus or min(1, len(allowed))
+    if wanted > 1:
+        own, allowed = (tuple(i for i in each if i not in parts) for each in (own, allowed))
+    if wanted > len(allowed):
         fewer = len(allowed) < len(served)
         of = f", of which its tenant may use {len(allowed)}" if fewer else ""
+        why = f" together: {_ALONE}" if fewer and parts.intersection(served) else ""
         raise Refusal(
             "bad-request",
-            f"{request.gpus} GPUs are requested and the server has {len(served)}{of};"
-            " ask for fewer",
+            f"{wanted} GPUs are requested and the server has {len(served)}{of}{why}; ask for fewer",
         )
-    if request.gpus <= len(own):
-        return own[: request.gpus]
-    return _freest(request, allowed, own, gpus, load)
+    if wanted <= len(own):
+        return own[:wanted]
+    return _freest(request, wanted, allowed, own, gpus, load)
 
 
 def _named(
-    request: SessionRequest, devices: tuple[int, ...], served: tuple[int, ...]
+    request: SessionRequest,
+    devices: tuple[int, ...],
+    served: tuple[int, ...],
+    parts: frozenset[int],
 ) -> tuple[int, ...]:
     """The devices that the client names, if it may have them."""
     unknown = [index for index in devices if index not in served]
@@ -83,11 +93,17 @@ def _named(
             f"{len(devices)} devices are named but {request.gpus} GPUs asked for;"
             " ask for one or the other",
         )
+    together = parts.intersection(devices) if len(devices) > 1 else ()
+    if together:
+        raise Refusal(
+            "bad-request", f"{_ALONE}; name device {min(together)} alone, or leave it out"
+        )
     return devices
 
 
 def _freest(
     request: SessionRequest,
+    wanted: int,
     allowed: tuple[int, ...],
     own: tuple[int, ...],
     gpus: Gpus,
@@ -99,4 +115,4 @@ def _freest(
         fits = gpus.fits(request.tenant, request.limits, index)
         return (index not in own, not fits, load[index], index)
 
-    return tuple(sorted(sorted(allowed, key=rank)[: request.gpus]))
+    return tuple(sorted(sorted(allowed, key=rank)[:wanted]))

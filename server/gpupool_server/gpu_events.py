@@ -21,6 +21,9 @@ WAIT_MS = 500
 #: So many events are taken in one look; more come in the next.
 MOST_EVENTS = 64
 
+#: NVML's word for an error that it cannot attribute to an instance.
+ANY_INSTANCE = 0xFFFFFFFF
+
 
 @dataclass(frozen=True)
 class GpuEvent:
@@ -47,20 +50,21 @@ class NvmlEvents:
         self._nvml = nvml
         self._log = logs.get("health")
         self._handles = NvmlHandles(nvml)
-        #: What NVML can lose, or has lost.
-        self._uuids: list[str] = []
+        #: The devices of each card, which is what has errors, and what NVML can lose.
+        self._cards: dict[str, list[Device]] = {}
         #: Held while NVML waits for events: their set must not be freed meanwhile.
         self._lock = threading.Lock()
         self._is_closed = False
         self._set = nvml.nvmlEventSetCreate()
         for device in devices:
-            self._uuids.append(device.uuid)
+            self._cards.setdefault(device.card_uuid, []).append(device)
+        for uuid, own in self._cards.items():
             try:
-                card = self._handles.of(device.uuid)
+                card = self._handles.of(uuid)
                 nvml.nvmlDeviceRegisterEvents(card, nvml.nvmlEventTypeXidCriticalError, self._set)
             except Exception as error:  # of this card's errors nothing is known then
                 self._log.warning(
-                    "XID errors of a GPU cannot be seen", gpu=device.index, reason=str(error)
+                    "XID errors of a GPU cannot be seen", gpu=own[0].card, reason=str(error)
                 )
 
     def read(self) -> list[GpuEvent]:
@@ -80,21 +84,31 @@ class NvmlEvents:
             try:
                 data = self._nvml.nvmlEventSetWait_v2(self._set, 0 if place else WAIT_MS)
                 if data.eventType == self._nvml.nvmlEventTypeXidCriticalError:
-                    uuid = text(self._nvml.nvmlDeviceGetUUID(data.device))
-                    yield GpuEvent(uuid, int(data.eventData))
+                    card = text(self._nvml.nvmlDeviceGetUUID(data.device))
+                    instance = getattr(data, "gpuInstanceId", ANY_INSTANCE)
+                    for uuid in self._hit(card, instance):
+                        yield GpuEvent(uuid, int(data.eventData))
             except Exception as error:  # mostly that there are no more
                 if number(error) != self._nvml.NVML_ERROR_TIMEOUT:
                     self._log.debug("NVML does not tell events", reason=repr(error))
                 return
 
     def _lost(self) -> Iterable[GpuEvent]:
-        for uuid in self._uuids:
+        for uuid in self._cards:
             try:
                 card = self._handles.of(uuid)
                 self._nvml.nvmlDeviceGetTemperature(card, self._nvml.NVML_TEMPERATURE_GPU)
             except Exception as error:
                 if (why := why_lost(self._nvml, error)) is not None:
-                    yield GpuEvent(uuid, 0, why)
+                    yield from (GpuEvent(hit, 0, why) for hit in self._hit(uuid, ANY_INSTANCE))
+
+    def _hit(self, card: str, instance: int) -> list[str]:
+        """The devices that have an error of a card, or of one GPU instance of it."""
+        return [
+            device.uuid
+            for device in self._cards.get(card, ())
+            if device.instance is None or instance in (ANY_INSTANCE, device.instance.gpu_instance)
+        ]
 
 
 class NoEvents:

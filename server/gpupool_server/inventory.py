@@ -35,14 +35,27 @@ class Inventory:
     #: Cards that do not answer, and why, by index. Of those that were known before there is a
     #: device; the driver counts none of them.
     lost: Mapping[int, str] = field(default_factory=dict)
+    #: Whether MIG divides a card of this host, served or not. CUDA then shows a process one
+    #: instance and no whole GPU, unless it is told which ones it may see.
+    divided: bool = False
 
     @property
     def indexes(self) -> tuple[int, ...]:
         return tuple(device.index for device in self.devices)
 
     def ordinals(self, indexes: Sequence[int]) -> list[int]:
-        """Devices as the driver counts them where it sees all that there are."""
+        """Devices as the driver counts them where it sees all that there are, or what
+        :meth:`visible` says."""
+        if self.divided:
+            return list(range(len(indexes)))
         return [index - sum(lost < index for lost in self.lost) for index in indexes]
+
+    def visible(self, indexes: Sequence[int]) -> dict[str, str]:
+        """What shows a worker's driver these devices, in this order, where it must be told."""
+        if not self.divided:
+            return {}
+        uuids = {device.index: device.uuid for device in self.devices}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids[index] for index in indexes)}
 
 
 def soft_environment(settings: Settings) -> dict[str, str]:
@@ -168,7 +181,9 @@ def _find_cuda(settings: Settings, known: Sequence[Device]) -> Inventory | None:
             )
         listed = nvml_devices(known)
         if listed is not None and listed.devices:
-            return Inventory("cuda", library, listed.devices, lost=listed.lost)
+            return Inventory(
+                "cuda", library, listed.devices, lost=listed.lost, divided=listed.divided
+            )
         return _probed("cuda", library, settings)
     except InstallError as error:
         if settings.driver == "cuda":

@@ -21,7 +21,9 @@ READ = (
 )
 
 _MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
+_CAPABILITY = re.compile(r"^DeviceFileMinor:\s*([0-9]{1,7})\s*$", re.MULTILINE)
 _PROC = Path("/proc/driver/nvidia/gpus")
+_CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
 
 
 def node_of(device: Device, proc: Path = _PROC) -> str | None:
@@ -37,15 +39,41 @@ def node_of(device: Device, proc: Path = _PROC) -> str | None:
     return None
 
 
+def capability_nodes(device: Device, node: str, proc: Path = _CAPABILITIES) -> list[str] | None:
+    """The nodes by which the driver knows who may use an instance; None if the kernel does not
+    say. There are two, for the GPU instance and for the compute instance in it."""
+    if device.instance is None:
+        return []
+    gpu = proc / f"gpu{node.removeprefix('/dev/nvidia')}" / "mig"
+    own = gpu / f"gi{device.instance.gpu_instance}"
+    found: list[str] = []
+    for place in (own, own / f"ci{device.instance.compute_instance}"):
+        try:
+            minor = _CAPABILITY.search((place / "access").read_text(errors="replace"))
+        except OSError:
+            minor = None
+        if minor is None:
+            return None
+        found.append(f"/dev/nvidia-caps/nvidia-cap{int(minor[1])}")
+    return found
+
+
+def _own_nodes(device: Device) -> list[str] | None:
+    node = node_of(device)
+    more = None if node is None else capability_nodes(device, node)
+    return None if node is None or more is None else [node, *more]
+
+
 def nodes(inventory: Inventory, indexes: Sequence[int]) -> tuple[list[str], str]:
     """The nodes for a session on these GPUs; or none, and why."""
     if inventory.kind != "cuda":
         return [], ""
     chosen = [device for device in inventory.devices if device.index in indexes]
-    own = [node_of(device) for device in chosen]
-    if None in own or len(own) != len(indexes):
+    known = [_own_nodes(device) for device in chosen]
+    own = list(dict.fromkeys(node for each in known if each is not None for node in each))
+    if None in known or len(known) != len(indexes):
         return [], "the kernel does not say which nodes in /dev are of which GPU"
-    found = [node for node in (*own, *COMMON) if node is not None and Path(node).exists()]
+    found = [node for node in (*own, *COMMON) if Path(node).exists()]
     missing = [node for node in own if node not in found]
     if missing:
         return [], f"{missing[0]} does not exist"
@@ -57,7 +85,7 @@ def ordinals(inventory: Inventory, indexes: Sequence[int]) -> list[int]:
 
     A soft GPU needs no node: there all are seen.
     """
-    if inventory.kind != "cuda":
+    if inventory.kind != "cuda" or inventory.divided:
         return inventory.ordinals(indexes)
     counted = sorted(indexes)
     return [counted.index(index) for index in indexes]

@@ -178,12 +178,13 @@ class Launcher:
     ) -> tuple[Process, Confined]:
         """The worker's process, in a jail if there is one here."""
         command = self._command(folder, allocation, seats, budgets, ways.urls)
+        env = self._environment(allocation.devices)
         if allocation.seated and not ways.host and not _has_ranks(request, allocation):
             command += ["--alone"]
         keep = [descriptor for seat in seats for descriptor in (seat.page, seat.bell)]
         keep += ways.sockets
         if not self._jail.on:
-            process = worker.launch(command, self._environment(), streams, keep)
+            process = worker.launch(command, env, streams, keep)
             return process, Confined(layers=self._jail.layers)
         with listen_control(folder.control) as control:
             command += ["--control-fd", str(control.fileno())]
@@ -198,11 +199,12 @@ class Launcher:
                 part=request.tenant.lease,
                 off={"net": ways.host} if ways.host else {},
             )
-            return await self._jail.start(place, command, self._environment(), streams)
+            return await self._jail.start(place, command, env, streams)
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, devices: Sequence[int]) -> dict[str, str]:
         return {
             **driver_environment(self._settings),
+            **self._inventory.visible(devices),
             "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
             "GPUPOOL_PLUGINS": str(self._plugins),
         }

@@ -1,4 +1,5 @@
-"""NVML's handles of cards, each looked up once, and how it says that a card is lost.
+"""NVML's handles of cards and of their instances, each looked up once, and how it says that a
+card is lost.
 
 nvmlDeviceGetHandleByUUID answers "GPU is lost" as soon as any card has fallen off the bus, so of
 the cards that are well nothing would be known any more. Then they are looked up one by one.
@@ -30,15 +31,36 @@ class NvmlHandles:
         return self._known[uuid]
 
     def _by_index(self) -> dict[str, Any]:
-        """Of the cards that have one."""
+        """Of the cards that have one, and of their instances."""
         found: dict[str, Any] = {}
         for index in range(self._nvml.nvmlDeviceGetCount()):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                found[text(self._nvml.nvmlDeviceGetUUID(handle))] = handle
+                for each in (handle, *(part for _, part in instances(self._nvml, handle) or ())):
+                    found[text(self._nvml.nvmlDeviceGetUUID(each))] = each
             except Exception as error:  # that is the one that is lost
                 logs.get("nvml").debug("NVML has no handle", gpu=index, reason=repr(error))
         return found
+
+
+def instances(nvml: Any, card: Any) -> list[tuple[int, Any]] | None:
+    """The instances of a card that MIG divides, with their places; None: it does not."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return None
+        places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(card))
+    except Exception as error:  # mostly that this model cannot be divided
+        if why_lost(nvml, error) is not None:
+            raise
+        return None
+    found: list[tuple[int, Any]] = []
+    for place in places:
+        try:
+            found.append((place, nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, place)))
+        except Exception as error:
+            if number(error) != nvml.NVML_ERROR_NOT_FOUND:
+                logs.get("nvml").debug("NVML has no handle", instance=place, reason=repr(error))
+    return found
 
 
 def number(error: Exception) -> int | None:

@@ -12,12 +12,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpupool_common import logs
 from gpupool_common.protocol import one_line
-from gpupool_server.device import Device
+from gpupool_server import mig
+from gpupool_server.device import Device, Instance
 from gpupool_server.nvml_handles import text, why_lost
+
+T = TypeVar("T", Device, Instance)
 
 _log = logs.get("inventory")
 
@@ -28,6 +31,8 @@ class Listed:
 
     devices: tuple[Device, ...]
     lost: Mapping[int, str]
+    #: Whether MIG divides one of them.
+    divided: bool = False
 
 
 class KnownCards:
@@ -56,11 +61,18 @@ class KnownCards:
 
 def _read(raw: dict[str, Any]) -> Device:
     device = Device(**raw)
-    for each in dataclasses.fields(Device):
-        wanted = int if each.name in ("index", "memory_bytes") else str
-        if not isinstance(getattr(device, each.name), wanted):
-            raise ValueError(f"'{each.name}' of a card is no {wanted.__name__}")
-    return device
+    if raw.get("instance") is not None:
+        device = dataclasses.replace(device, instance=_checked(Instance(**raw["instance"])))
+    return _checked(device)
+
+
+def _checked(read: T) -> T:
+    """ValueError unless each field has its type: a file may say anything."""
+    for field in dataclasses.fields(read):
+        wanted = {"int": int, "str": str}.get(str(field.type))
+        if wanted is not None and not isinstance(getattr(read, field.name), wanted):
+            raise ValueError(f"'{field.name}' of a card is no {wanted.__name__}")
+    return read
 
 
 def nvml_devices(known: Sequence[Device] = ()) -> Listed | None:
@@ -87,29 +99,35 @@ def nvml_devices(known: Sequence[Device] = ()) -> Listed | None:
 def _list(nvml: Any, known: Sequence[Device]) -> Listed:
     found: dict[int, Device] = {}
     lost: dict[int, str] = {}
+    divided = False
     first: BaseException | None = None
-    for index in range(nvml.nvmlDeviceGetCount()):
+    count = nvml.nvmlDeviceGetCount()
+    for index in range(count):
         try:
-            found[index] = _device(nvml, index)
+            card, instances = _card(nvml, index, count)
+            divided = divided or instances is not None
+            found |= {each.index: each for each in ((card,) if instances is None else instances)}
         except _LostError as error:
             lost[index] = str(error)
             first = first or error.__cause__ or error
     if first is not None and not found:
         raise first  # it is NVML that does not work, and no card of several
     there = {device.uuid for device in found.values()}
-    for index, why in lost.items():
-        before = [each for each in known if each.index == index and each.uuid not in there][:1]
+    for index, why in dict(lost).items():
+        before = [each for each in known if each.card == index and each.uuid not in there]
         found |= {each.index: each for each in before}
-        card = f"{before[0].name} {before[0].uuid}" if before else "not served before"
-        _log.error("a GPU is lost; the others are served", gpu=index, card=card, reason=why)
-    return Listed(tuple(found[index] for index in sorted(found)), lost)
+        lost |= {each.index: why for each in before}
+        named = ", ".join(f"{each.name} {each.uuid}" for each in before) or "not served before"
+        _log.error("a GPU is lost; the others are served", gpu=index, card=named, reason=why)
+    return Listed(tuple(found[index] for index in sorted(found)), lost, divided)
 
 
 class _LostError(Exception):
     """Of one card alone."""
 
 
-def _device(nvml: Any, index: int) -> Device:
+def _card(nvml: Any, index: int, cards: int) -> tuple[Device, tuple[Device, ...] | None]:
+    """A card, and its instances if it is divided."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:
@@ -117,7 +135,8 @@ def _device(nvml: Any, index: int) -> Device:
         why = why_lost(nvml, error) or f"NVML has no handle for it: {one_line(str(error))[:80]}"
         raise _LostError(why) from error
     try:
-        return _described(nvml, index, handle)
+        card = _described(nvml, index, handle)
+        return card, mig.instances(nvml, card, handle, cards)
     except Exception as error:
         if (known := why_lost(nvml, error)) is None:
             raise

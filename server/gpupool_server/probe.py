@@ -12,6 +12,8 @@ import sys
 import uuid
 from typing import Any
 
+from gpupool_common.models import is_instance
+
 _PCI_DOMAIN, _PCI_BUS, _PCI_DEVICE = 50, 33, 34
 _MAJOR, _MINOR = 75, 76
 
@@ -48,10 +50,12 @@ class _Driver:
         )
         version = ctypes.c_int()
         self.call("cuDriverGetVersion", ctypes.byref(version))
+        model = name.value.decode("utf-8", errors="replace")
+        kind = "MIG" if is_instance(model) else "GPU"
         return {
             "index": index,
-            "name": name.value.decode("utf-8", errors="replace"),
-            "uuid": f"GPU-{uuid.UUID(bytes=bytes(ident))}",
+            "name": model,
+            "uuid": f"{kind}-{uuid.UUID(bytes=bytes(ident))}",
             "memory_bytes": memory.value,
             "pci": f"{domain:08x}:{bus:02x}:{slot:02x}.0",
             "driver": f"{version.value // 1000}.{version.value % 1000 // 10}",

@@ -38,6 +38,8 @@ class TwoCards:
     NVML_FI_DEV_MEMORY_TEMP = 82
     NVML_INFOROM_OEM, NVML_INFOROM_ECC, NVML_INFOROM_POWER = range(3)
     NVML_P2P_STATUS_OK = 0
+    NVML_DEVICE_MIG_ENABLE = 1
+    NVML_ERROR_NOT_FOUND = 6
     # There it is written with a comma behind it.
     NVML_P2P_CAPS_INDEX_READ = (0,)
     nvmlMemory_v2 = 0x02000028
