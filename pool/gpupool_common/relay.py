@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +18,9 @@ from pathlib import Path
 
 from gpupool_common import logs
 from gpupool_common.ask import split_tcp
+from gpupool_common.closer import take_no_descriptors
 from gpupool_common.errors import GpupoolError
+from gpupool_common.helper_process import start_helper
 from gpupool_common.relay_process import Config
 from gpupool_common.relay_wire import Kind, RecordError, Unpacker, pack
 
@@ -89,6 +89,7 @@ def _bind(listener: socket.socket, address: tuple[object, ...]) -> None:
 
 def _listen_at_path(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
+    take_no_descriptors(listener)
     try:
         Path(path).unlink(missing_ok=True)
         listener.bind(path)
@@ -191,7 +192,9 @@ class Relay:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = self._launch(theirs)
+                self._process = start_helper(
+                    "gpupool_common.relay_process", theirs.fileno(), self._listener.fileno()
+                )
             except OSError as error:
                 ours.close()
                 return f"it cannot be started: {error.strerror}"
@@ -204,20 +207,6 @@ class Relay:
             return str(error)
         finally:
             writer.close()
-
-    def _launch(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        fds = (theirs.fileno(), self._listener.fileno())
-        # No token and no secret of ours is in reach of who takes it over.
-        env = {key: text for key, text in os.environ.items() if not key.startswith("GPUPOOL_")}
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "gpupool_common.relay_process", *map(str, fds)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=fds,
-            env=env,
-            cwd="/",
-        )
 
     async def _hear(self, reader: asyncio.StreamReader) -> str:
         unpacker = Unpacker()

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import socket
 from weakref import WeakValueDictionary
 
 from gpupool_common import logs
+from gpupool_common.closer import Closer, take_no_descriptors
 from gpupool_server.rundir import Meta
 from gpupool_server.session import Session
 from gpupool_server.worker import WorkerError
@@ -42,7 +42,12 @@ class Exchange:
 
     def __init__(self) -> None:
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._closer = Closer()
         self._log = logs.get("exchange")
+
+    def close(self) -> None:
+        """End the process that closes what workers have shared."""
+        self._closer.end()
 
     def admit(self, session: Session) -> None:
         """Let the worker of a session ask, and be asked, until it is let go of."""
@@ -51,6 +56,7 @@ class Exchange:
 
     async def _serve(self, session: Session) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        take_no_descriptors(ours)
         with ours:
             ours.setblocking(False)
             with theirs:
@@ -76,8 +82,7 @@ class Exchange:
         try:
             socket.send_fds(ours, [number + b" " + line], descriptors)
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            self._closer.close(*descriptors)
         return True
 
     async def _bring(self, session: Session, owner: str, token: str) -> tuple[bytes, list[int]]:
@@ -85,7 +90,7 @@ class Exchange:
         if other is None or other.ending or not same_lease(session.meta, other.meta):
             return NOTHING, []
         try:
-            return await other.control.share(token)
+            return await other.control.share(token, self._closer)
         except WorkerError as error:
             self._log.debug("a worker does not share", session=owner, reason=str(error))
             return NOTHING, []

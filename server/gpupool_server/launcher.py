@@ -262,6 +262,11 @@ class Launcher:
                 answer.cancel()
         return worker.parse_ready(answer.result())
 
+    def close(self) -> None:
+        """Answer no worker any more, and start none."""
+        self._exchange.close()
+        self._jail.close()
+
     def adopt(self, session: Session) -> None:
         """Read on what the worker of an earlier server's session writes, and let it ask."""
         self._exchange.admit(session)

@@ -461,7 +461,7 @@ class SessionSupervisor:
         for task in set(self._ending):
             task.cancel()
         self._sessions.clear()
-        self._jail.close()
+        self._launcher.close()
         self._gpus.close()
         if left:
             self._log.info("sessions continue without the server", count=left)

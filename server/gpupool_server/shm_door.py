@@ -3,8 +3,8 @@
 A connection begins with the word of a session, which only its client was told, in a datagram
 of its own. The connection is then handed over to that session's worker, which hears all that
 follows: the memory that they are to share among it. So a worker has no socket that others could
-connect to, and no descriptor that a stranger sends is ever opened here: room for none is given
-when the datagram is received, and the kernel closes them.
+connect to, and no descriptor that a stranger sends is ever opened here. Nor closed: that could take
+as long as the stranger likes (closer.py).
 
 The socket also takes a question to the front end, for programs that have no network to the
 server, such as those in containers: one datagram, and one with the answer.
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpupool_common import logs, protocol
+from gpupool_common.closer import Closer, brings
 from gpupool_common.relay_limits import Budgets
 from gpupool_server import shm_socket
 from gpupool_server.local_users import Admitted, LocalUser
@@ -83,6 +84,7 @@ class ShmDoor:
         self._questions = Budgets(QUESTION_RATE, QUESTION_BURST)
         self._log = logs.get("shm")
         self._lines = Budgets(LINE_RATE, LINE_BURST)
+        self._closer = Closer()
         self._loop = asyncio.get_running_loop()
         #: Oldest first.
         self._guests: dict[int, Guest] = {}
@@ -90,6 +92,7 @@ class ShmDoor:
         self._listener = shm_socket.listen(path)
         self._inode = path.stat().st_ino
         self._paused: asyncio.TimerHandle | None = None
+        self._closer.start()
         self._loop.add_reader(self._listener, self._accept)
 
     # Coming ----------------------------------------------------------------------------
@@ -118,7 +121,7 @@ class ShmDoor:
         try:
             user = LocalUser.of(connection)
         except OSError:
-            connection.close()
+            self._close(connection)
             return
         if user not in self._admitted:
             self._refuse(connection, user, "shm_allow does not name this user")
@@ -144,29 +147,37 @@ class ShmDoor:
         return guest
 
     def _drop(self, fd: int) -> None:
-        self._leave(fd).connection.close()
+        self._close(self._leave(fd).connection)
+
+    def _close(self, connection: socket.socket) -> None:
+        if connection.fileno() >= 0:
+            self._closer.close(connection.detach())
 
     def _refuse(self, connection: socket.socket, user: LocalUser, reason: str) -> None:
-        connection.close()
+        self._close(connection)
         if self._lines.spend(str(user).encode()):
             self._log.warning("a connection was refused", uid=user.uid, reason=reason)
 
     # Knocking --------------------------------------------------------------------------
 
     def _hear(self, fd: int) -> None:
+        connection = self._guests[fd].connection
         try:
-            said, _, flags, _ = self._guests[fd].connection.recvmsg(protocol.MAX_BYTES)
+            sends_descriptors = brings(connection)
+            if not sends_descriptors:
+                said, _, flags, _ = connection.recvmsg(protocol.MAX_BYTES)
         except BlockingIOError:
             return
         except OSError:
             self._drop(fd)
             return
         guest = self._leave(fd)
-        if not said:
-            guest.connection.close()  # it has gone
-            return
-        if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-            self._refuse(guest.connection, guest.user, "it sends too much, or descriptors")
+        if sends_descriptors:
+            self._refuse(guest.connection, guest.user, "it sends descriptors")
+        elif not said:
+            self._close(guest.connection)  # it has gone
+        elif flags & socket.MSG_TRUNC:
+            self._refuse(guest.connection, guest.user, "it sends too much")
         elif said.startswith(QUESTION):
             self._start(self._serve(guest, said))
         elif (control := self._worker_of(said)) is not None:
@@ -186,13 +197,15 @@ class ShmDoor:
         task.add_done_callback(self._busy.discard)
 
     async def _serve(self, guest: Guest, question: bytes) -> None:
-        with guest.connection:
+        try:
             if self._questions.spend(str(guest.user).encode()):
                 answer = await self._answer(question, str(guest.user))
             else:
                 answer = protocol.refusal("busy", "this user asks too much; try again in a second")
             with contextlib.suppress(OSError):  # it has gone
                 guest.connection.send(answer)
+        finally:
+            self._close(guest.connection)
 
     async def _hand_over(self, guest: Guest, control: Control) -> None:
         """The worker has copies of the descriptors then; ours are closed at once."""
@@ -205,7 +218,7 @@ class ShmDoor:
         except (WorkerError, OSError) as error:
             self._refuse(guest.connection, guest.user, str(error))
         finally:
-            guest.connection.close()
+            self._close(guest.connection)
             if process >= 0:
                 os.close(process)
 
@@ -214,10 +227,11 @@ class ShmDoor:
         if self._paused is not None:
             self._paused.cancel()
         self._loop.remove_reader(self._listener)
-        self._listener.close()
+        self._close(self._listener)
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
         for fd in list(self._guests):
             self._drop(fd)
         await asyncio.gather(*self._busy, return_exceptions=True)
+        self._closer.end()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupool_common import json_text
+from gpupool_common.closer import MOST_SENT, Closer, take_no_descriptors
 from gpupool_common.errors import GpupoolError, InstallError
 from gpupool_common.protocol import one_line
 from gpupool_server.process import Process
@@ -195,32 +196,33 @@ class Control:
         """Give the worker the socket on which it may ask; WorkerError if it cannot be reached."""
         await self._give(b"questions\n", [questions], "has nowhere to ask")
 
-    async def share(self, token: str) -> tuple[bytes, list[int]]:
+    async def share(self, token: str, closer: Closer) -> tuple[bytes, list[int]]:
         """What is behind a token, as the worker says it, and the descriptors, which are the
         caller's; WorkerError if it does not answer.
 
-        Whatever it says is handed on as it is: who asked for it checks it.
+        Whatever it says is handed on as it is: who asked for it checks it. What it sends beyond
+        that is closed by ``closer``.
         """
         loop = asyncio.get_running_loop()
+        own = socket.socket(socket.AF_UNIX)
         try:
-            with socket.socket(socket.AF_UNIX) as own:
-                own.setblocking(False)
-                async with asyncio.timeout(CONTROL_SECONDS):
-                    await loop.sock_connect(own, str(self._path))
-                    await loop.sock_sendall(own, f"share {token}\n".encode())
-                    await _readable(own)
-                line, fds, _, _ = socket.recv_fds(
-                    own, MOST_SHARED, SHARED_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-                )
-                return line, fds
+            own.setblocking(False)
+            async with asyncio.timeout(CONTROL_SECONDS):
+                await loop.sock_connect(own, str(self._path))
+                await loop.sock_sendall(own, f"share {token}\n".encode())
+                await _readable(own)
+            line, fds, _, _ = socket.recv_fds(own, MOST_SHARED, MOST_SENT, socket.MSG_CMSG_CLOEXEC)
+            closer.close(*fds[SHARED_DESCRIPTORS:])
+            return line, fds[:SHARED_DESCRIPTORS]
         except (OSError, TimeoutError) as error:
             raise WorkerError(f"{self._path}: the worker shares nothing: {error}") from None
+        finally:
+            closer.close(own.detach())
 
     async def _give(self, command: bytes, fds: Sequence[int], failure: str) -> None:
         loop = asyncio.get_running_loop()
         try:
-            with socket.socket(socket.AF_UNIX) as own:
-                own.setblocking(False)
+            with _one_way() as own:
                 async with asyncio.timeout(CONTROL_SECONDS):
                     await loop.sock_connect(own, str(self._path))
                 socket.send_fds(own, [command], fds)
@@ -264,7 +266,13 @@ class Control:
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is None:
-            self._streams = await asyncio.open_unix_connection(str(self._path), limit=65536)
+            own = _one_way()
+            try:
+                await asyncio.get_running_loop().sock_connect(own, str(self._path))
+                self._streams = await asyncio.open_unix_connection(sock=own, limit=65536)
+            except BaseException:
+                own.close()
+                raise
         return self._streams
 
     def close(self) -> None:
@@ -272,6 +280,14 @@ class Control:
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
+
+
+def _one_way() -> socket.socket:
+    """For a control socket, by which a worker is not to send descriptors."""
+    own = socket.socket(socket.AF_UNIX)
+    own.setblocking(False)
+    take_no_descriptors(own)
+    return own
 
 
 async def _readable(connection: socket.socket) -> None:

@@ -31,8 +31,8 @@ extern const struct gp_filter gp_filters[2][2];
 int gp_filter_install(enum gp_filter_driver driver, enum gp_filter_mode mode);
 
 /* In a worker that runs under such a filter, before it has threads: it may execute nothing any
- * more (EPERM), and its handler of SIGSYS, which says which call was refused, stays. Unless it
- * `connects`, it may not do that either (EPERM). Does nothing where there is no filter. 0, or -1
+ * more and set SO_LINGER of no socket (EPERM), and its handler of SIGSYS, which says which call was
+ * refused, stays. Unless it `connects`, it may not do that either (EPERM). Does nothing where there is no filter. 0, or -1
  * with errno. */
 int gp_filter_narrow(bool connects);
 

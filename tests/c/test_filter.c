@@ -218,6 +218,13 @@ static void work(const void *argument)
     char *none[] = {NULL};
     if (execve("/bin/true", none, none) != -1 || errno != EPERM)
         _exit(6);
+    const struct linger waits = {1, 1000000};
+    if (setsockopt(door, SOL_SOCKET, SO_LINGER, &waits, sizeof waits) != -1 || errno != EPERM)
+        _exit(7);
+    const int other[] = {1, 1};
+    if (setsockopt(door, SOL_SOCKET, SO_REUSEADDR, other, sizeof other[0]) != 0 ||
+        (setsockopt(door, IPPROTO_TCP, SO_LINGER, other, sizeof other[0]) != 0 && errno == EPERM))
+        _exit(8);
 }
 
 static void allowed_calls(void **state)

@@ -17,6 +17,7 @@ from gpupool_server.exchange import Exchange, same_lease
 from gpupool_server.rundir import Meta
 from gpupool_server.session import Session
 from gpupool_server.worker import Control
+from lingering import lingering
 
 TOKEN = "ab" * 16
 PATIENCE = 30.0
@@ -34,6 +35,7 @@ class FakeWorker:
         self.path = folder / f"{about.session}.sock"
         self.line = line
         self.asked: list[str] = []
+        self.shares: list[int] = []
         self.questions: socket.socket | None = None
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(self.path))
@@ -53,9 +55,9 @@ class FakeWorker:
             else:
                 self.asked.append(data.decode())
                 if self.line:
-                    file = os.memfd_create("memory")
-                    socket.send_fds(connection, [self.line], [file])
-                    os.close(file)
+                    files = self.shares or [os.memfd_create("memory")]
+                    socket.send_fds(connection, [self.line], files)
+                    os.close(files[0])
             connection.close()
 
     async def ask(self, question: bytes) -> tuple[bytes, int]:
@@ -104,6 +106,7 @@ async def make() -> AsyncIterator[Make]:
         yield worker
         for one in made:
             one.close()
+        exchange.close()
 
 
 A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
@@ -129,6 +132,16 @@ async def test_a_worker_of_another_lease_gets_nothing(make: Make, other: dict[st
 
 async def test_a_session_that_is_not_there(make: Make) -> None:
     assert await make(B).ask(bring("cccccccccccc")) == (b"7 none\n", 0)
+
+
+@pytest.mark.parametrize("count", [1, 3, 250])
+async def test_what_is_shared_keeps_nobody(make: Make, count: int) -> None:
+    """The last close of a descriptor may wait for who has sent it: not in the server."""
+    a, b = make(A), make(B)
+    with lingering() as one:
+        a.shares = [one.end.detach()] * count
+        assert await b.ask(bring()) == (b"7 memory 1 x\n", min(count, 2))
+        assert not one.waited
 
 
 async def test_a_worker_that_says_nothing(make: Make) -> None:

@@ -25,6 +25,7 @@ from gpupool_server import shm_door, shm_socket
 from gpupool_server.local_users import Admitted, LocalUser
 from gpupool_server.shm_door import KNOCK, MAGIC, QUESTION, ShmDoor, digest_of
 from gpupool_server.worker import Control, WorkerError
+from lingering import lingering
 from server_harness import TOKEN, MakeServer, eventually, hello_fields, make_settings, refused
 
 WORD = bytes(range(16))
@@ -140,6 +141,25 @@ async def test_descriptors_with_a_word_are_nobodys(make_door: MakeDoor, knock: b
                 assert await shown_out(client)
         assert descriptors() == before
     assert door.worker.connections == []
+
+
+@pytest.mark.parametrize("words", [[b"x"], [RIGHT[:-1], b"x"], [QUESTION, b"x"], [b""]])
+async def test_a_descriptor_that_lingers_keeps_nobody(
+    make_door: MakeDoor, words: list[bytes]
+) -> None:
+    """The last close of it waits for who has sent it: not here, whether it was read or not."""
+    door = make_door()
+    with lingering() as one:
+        with door.connect() as hostile:
+            for each in words[:-1]:
+                hostile.send(each)
+            socket.send_fds(hostile, [words[-1]], [one.end.fileno()])
+            one.end.close()
+            await asyncio.sleep(0)
+        with door.connect() as client:
+            client.send(RIGHT)
+            await eventually(lambda: bool(door.worker.connections))
+        assert not one.waited
 
 
 async def test_a_question_has_an_answer(make_door: MakeDoor) -> None:
