@@ -22,6 +22,7 @@ MODULES = {
     "events": "events",
     "lib-path": "lib_path",
     "info": "info",
+    "doctor": "doctor",
 }
 #: Commands that have commands, and are called as their modules.
 GROUPS = ("gpu", "session", "node", "tenant", "quota", "token", "key", "lease", "queue")

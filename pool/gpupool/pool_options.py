@@ -12,6 +12,7 @@ import typer
 
 from gpupool.options import one_line_errors
 from gpupool.pool_address import POOL, choose
+from gpupool_common.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpupool.pool_client import PoolClient
@@ -79,3 +80,18 @@ def _with_pool(function: Callable[..., None]) -> Callable[..., None]:
 def is_pool(pool: str | None, run_dir: Path | None) -> bool:
     """Whether a command that both a server and a pool understand is for a pool."""
     return pool is not None or (run_dir is None and bool(os.environ.get(POOL)))
+
+
+def on_command_line(context: typer.Context, option: str) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def goes_to_pool(context: typer.Context, pool: str | None, local: bool = False) -> bool:
+    """Which of the places it is where a program is to run; options come before variables."""
+    given = (("--local", local), ("--server", on_command_line(context, "server")))
+    chosen = [flag for flag, is_given in given if is_given]
+    chosen += ["--pool"] if pool is not None else []
+    if len(chosen) > 1:
+        raise ConfigError(f"{chosen[0]} and {chosen[1]} exclude each other")
+    return pool is not None or (not chosen and bool(os.environ.get(POOL)))

@@ -22,8 +22,14 @@ from gpupool.options import (
 from gpupool.options import (
     token_file as environment_token_file,
 )
-from gpupool.pool_address import POOL, Where, choose, read_token
-from gpupool.pool_options import CaOption, PoolOption, TokenFileOption
+from gpupool.pool_address import Where, choose, read_token
+from gpupool.pool_options import (
+    CaOption,
+    PoolOption,
+    TokenFileOption,
+    goes_to_pool,
+    on_command_line,
+)
 from gpupool.pool_request import FOREVER, PoolChoices, lease_body, pool_fields
 from gpupool.run import (
     FORWARDED,
@@ -162,8 +168,8 @@ def run(
         if token_file is not None:
             token = read_token(token_file)
         given_env = with_timeline(os.environ, timeline)
-        if _is_pool(local, pool, _on_command_line(context, "server")):
-            given = token_file is not None or _on_command_line(context, "token")
+        if goes_to_pool(context, pool, local):
+            given = token_file is not None or on_command_line(context, "token")
             where = choose(pool, None, ca, token if given else None)
             code = _run_pool(
                 command, where, replace(choices, priority=priority), options, given_env, log
@@ -179,20 +185,6 @@ def run(
             else:
                 code = _run_remote(command, server, token, env, log)
     raise typer.Exit(code)
-
-
-def _on_command_line(context: typer.Context, option: str) -> bool:
-    source = context.get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _is_pool(local: bool, pool: str | None, server: bool) -> bool:
-    """Which of the three places it is; the command line comes before variables."""
-    chosen = [flag for flag, given in (("--local", local), ("--server", server)) if given]
-    chosen += ["--pool"] if pool is not None else []
-    if len(chosen) > 1:
-        raise ConfigError(f"{chosen[0]} and {chosen[1]} exclude each other")
-    return pool is not None or (not chosen and bool(os.environ.get(POOL)))
 
 
 def _name(command: list[str]) -> str:

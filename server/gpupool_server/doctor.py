@@ -9,13 +9,13 @@ import os
 import shutil
 import socket
 import tempfile
-import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from gpupool_common import paths
 from gpupool_common.errors import GpupoolError
+from gpupool_common.findings import Finding, line, lines
 from gpupool_server import inventory as inventories
 from gpupool_server import worker
 from gpupool_server.config import Settings
@@ -24,17 +24,6 @@ from gpupool_server.jail import Jail
 from gpupool_server.jail_status import LAYERS, lacks
 from gpupool_server.rundir import RunDir
 from gpupool_server.usage import open_usage
-
-WIDTH = 80
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at; ``text`` says what was found, or is missing."""
-
-    name: str
-    good: bool
-    text: str
 
 
 def check_driver(settings: Settings, home: paths.Home) -> tuple[Inventory | None, list[Finding]]:
@@ -175,23 +164,10 @@ def as_json(findings: list[Finding], layers: dict[str, str]) -> str:
     return json.dumps(whole, indent=1)
 
 
-def _line(name: str, word: str, text: str) -> str:
-    head = f"  {name:16} {word:4} "
-    return textwrap.fill(
-        head + text,
-        width=WIDTH,
-        subsequent_indent=" " * len(head),
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-
-
 def as_text(findings: list[Finding], layers: dict[str, str]) -> str:
     """A table for people, of 80 columns."""
-    lines = ["this host"]
-    lines += [_line(f.name, "ok" if f.good else "NOT", f.text) for f in findings]
-    lines.append("confinement of workers")
+    told = ["this host", *lines(findings), "confinement of workers"]
     for name, state in layers.items():
         word = "on" if state == "on" else "OFF" if lacks(name, state) else "-"
-        lines.append(_line(name, word, "" if state == "on" else state.removeprefix("off: ")))
-    return "\n".join(line.rstrip() for line in lines)
+        told.append(line(name, word, "" if state == "on" else state.removeprefix("off: ")))
+    return "\n".join(told)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from gpupool_common.findings import Finding
 from gpupool_server import doctor
 from gpupool_server.cgroups import Cgroups
 from gpupool_server.config import load_settings
 from gpupool_server.jail_status import LAYERS
 
 ALL_ON = dict.fromkeys(LAYERS, "on")
-GOOD = doctor.Finding("driver", True, "/lib/libcuda.so.1")
+GOOD = Finding("driver", True, "/lib/libcuda.so.1")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +31,7 @@ def test_all_that_is_needed_is_there() -> None:
     layers = {**ALL_ON, "user-namespace": "off: the server is root"}
     assert doctor.healthy([GOOD], layers)
     assert not doctor.healthy([GOOD], {**ALL_ON, "seccomp": "off: no"})
-    assert not doctor.healthy([GOOD, doctor.Finding("listen", False, "no")], ALL_ON)
+    assert not doctor.healthy([GOOD, Finding("listen", False, "no")], ALL_ON)
 
 
 def test_text_has_80_columns_and_says_what_is_missing() -> None:
@@ -69,7 +70,7 @@ def test_the_command_says_every_layer_and_its_exit_code_agrees(tmp_path: Path) -
 def test_the_shape_of_its_json() -> None:
     """Programs rely on it: exactly these keys, of these kinds."""
     layers = {**ALL_ON, "net": "off: no", "user-namespace": "off: the server is root"}
-    told = json.loads(doctor.as_json([GOOD, doctor.Finding("listen", False, "taken")], layers))
+    told = json.loads(doctor.as_json([GOOD, Finding("listen", False, "taken")], layers))
     assert told == {
         "healthy": False,
         "checks": [

@@ -1,0 +1,123 @@
+"""``gpupool doctor``: what a program started from here would get, and what would go wrong."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpupool import doctor_machine, doctor_server, show
+from gpupool.options import (
+    JsonOption,
+    ServerOption,
+    ServerTokenOption,
+    need_token,
+    one_line_errors,
+    token_file,
+)
+from gpupool.pool_address import choose
+from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, goes_to_pool
+from gpupool.run import check_servers
+from gpupool_common import __version__, paths
+from gpupool_common.errors import GpupoolError
+from gpupool_common.findings import Finding, lines
+
+NOBODY = (
+    "none is named: with --server, --pool or their variables GPUPOOL_SERVER and GPUPOOL_POOL;"
+    " gpupool run --local needs none"
+)
+
+
+def doctor(
+    context: typer.Context,
+    server: ServerOption = None,
+    token: ServerTokenOption = None,
+    pool: PoolOption = None,
+    pool_token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    session: Annotated[
+        bool, typer.Option(help="start a program that measures, on each GPU")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a program started from here would get, and what would go wrong.
+
+    It looks at the driver library and who loads it, variables, limits, the server or the pool,
+    the network, and measures a session. The exit code is 0 if nothing is wrong, else 1.
+    """
+    measured: doctor_server.Measured = {}
+    with one_line_errors():
+        home = paths.find_home()
+        here = [
+            doctor_machine.check_library(home),
+            *(doctor_machine.check_loader(home) if _is_whole(home) else ()),
+            doctor_machine.check_variables(os.environ),
+            *doctor_machine.check_limits(),
+        ]
+        if goes_to_pool(context, pool):
+            there = _check_pool(pool, pool_token_file, ca)
+        else:
+            there = _check_server(home if session else None, server, token, measured)
+    if as_json:
+        show.print_json(_as_json(here, there, measured))
+    else:
+        print("\n".join(["this machine", *lines(here), "GPUs", *lines(there)]))
+    if not all(finding.good for finding in (*here, *there)):
+        raise typer.Exit(1)
+
+
+def _is_whole(home: paths.Home) -> bool:
+    return (home.root / paths.CLIENT_LIBRARY).is_file()
+
+
+def _check_server(
+    home: paths.Home | None, server: str | None, token: str | None, measured: dict[str, Any]
+) -> list[Finding]:
+    """``home``: whose library opens a session; None: no session is wanted."""
+    if not server:
+        return [Finding("server", False, NOBODY)]
+    try:
+        urls, secret = check_servers(server), need_token(token)
+    except GpupoolError as error:
+        return [Finding("server", False, str(error))]
+    found = doctor_server.check_servers(urls, secret, os.environ)
+    if not all(each.good for each in found):
+        return found
+    found += doctor_server.check_network(urls, measured)
+    if home is not None and _is_whole(home):
+        shown = secret if token else token_file() or secret
+        found += doctor_server.check_session(home, urls, shown, measured)
+    return found
+
+
+def _check_pool(pool: str | None, file: Path | None, ca: Path | None) -> list[Finding]:
+    """A session wants a lease: it is measured where there is one."""
+    from gpupool.pool_client import PoolClient
+
+    try:
+        with PoolClient(choose(pool, file, ca)) as client:
+            release = client.get("/health").get("version", "?")
+            gpus = client.get("/ready").get("gpus", "?")
+            client.all("/leases", most=1)  # what everybody with a good token may ask
+    except GpupoolError as error:
+        return [Finding("pool", False, str(error))]
+    other = "" if release == __version__ else f" (here it is {__version__})"
+    text = f"{client.url}: gpupool {release}{other}, {gpus} GPUs; the token is taken"
+    more = "gpupool run -- gpupool doctor looks at the GPUs of a lease"
+    return [Finding("pool", True, text), Finding("session", True, f"none: {more}")]
+
+
+def _as_json(here: list[Finding], there: list[Finding], measured: dict[str, Any]) -> dict[str, Any]:
+    checks = [*here, *there]
+    return {
+        "healthy": all(check.good for check in checks),
+        "checks": [asdict(check) for check in checks],
+        "measured": measured,
+    }
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
