@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -23,9 +24,10 @@ MODULES = {
     "lib-path": "lib_path",
     "info": "info",
     "doctor": "doctor",
+    "login": "login",
 }
 #: Commands that have commands, and are called as their modules.
-GROUPS = ("gpu", "session", "node", "tenant", "quota", "token", "key", "lease", "queue")
+GROUPS = ("gpu", "session", "node", "tenant", "quota", "token", "key", "lease", "queue", "context")
 COMMANDS = (*MODULES, *GROUPS)
 
 
@@ -37,7 +39,25 @@ def _show_version(value: bool) -> None:
         raise typer.Exit
 
 
+def _use_context(value: str | None) -> None:
+    """For this command and what it starts; options come before variables."""
+    if value:
+        from gpupool import contexts
+
+        for name in contexts.OVERRIDDEN:
+            os.environ.pop(name, None)
+        os.environ[contexts.CONTEXT] = value
+
+
 def _root(
+    context: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            callback=_use_context,
+            help="which of `gpupool context list`, instead of the current one",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True)
     ] = False,

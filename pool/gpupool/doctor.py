@@ -14,6 +14,7 @@ from gpupool.options import (
     JsonOption,
     ServerOption,
     ServerTokenOption,
+    need_server,
     need_token,
     one_line_errors,
     token_file,
@@ -25,11 +26,6 @@ from gpupool_common import __version__, paths
 from gpupool_common.errors import GpupoolError
 from gpupool_common.findings import Finding, lines
 
-NOBODY = (
-    "none is named: with --server, --pool or their variables GPUPOOL_SERVER and GPUPOOL_POOL;"
-    " gpupool run --local needs none"
-)
-
 
 def doctor(
     context: typer.Context,
@@ -38,12 +34,12 @@ def doctor(
     pool: PoolOption = None,
     pool_token_file: TokenFileOption = None,
     ca: CaOption = None,
-    session: Annotated[
-        bool, typer.Option(help="start a program that measures, on each GPU")
-    ] = True,
+    no_session: Annotated[
+        bool, typer.Option("--no-session", help="start no program that measures, on each GPU")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a program started from here would get, and what would go wrong.
+    """Say what programs get that are started here, and what is wrong.
 
     It looks at the driver library and who loads it, variables, limits, the server or the pool,
     the network, and measures a session. The exit code is 0 if nothing is wrong, else 1.
@@ -60,7 +56,7 @@ def doctor(
         if goes_to_pool(context, pool):
             there = _check_pool(pool, pool_token_file, ca)
         else:
-            there = _check_server(home if session else None, server, token, measured)
+            there = _check_server(None if no_session else home, server, token, measured)
     if as_json:
         show.print_json(_as_json(here, there, measured))
     else:
@@ -77,10 +73,9 @@ def _check_server(
     home: paths.Home | None, server: str | None, token: str | None, measured: dict[str, Any]
 ) -> list[Finding]:
     """``home``: whose library opens a session; None: no session is wanted."""
-    if not server:
-        return [Finding("server", False, NOBODY)]
     try:
-        urls, secret = check_servers(server), need_token(token)
+        urls = check_servers(need_server(server, "; gpupool run --local needs none"))
+        secret = need_token(token, urls)
     except GpupoolError as error:
         return [Finding("server", False, str(error))]
     found = doctor_server.check_servers(urls, secret, os.environ)

@@ -33,7 +33,7 @@ def info(
     """Show the devices and the sessions of one or several servers."""
     with one_line_errors():
         urls = check_servers(need_server(server)).split(",")
-        secret = need_token(token)
+        secret = need_token(token, ",".join(urls))
         answers = [{"url": url, **ask_info(url, secret)} for url in urls]
     if as_json:
         show.print_json(answers)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gpupool import request_options
+from gpupool import contexts, request_options
 from gpupool_common import request
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.sizes import parse_part, parse_size
@@ -41,8 +41,13 @@ ServerTokenOption = Annotated[
 
 
 def need_server(server: str | None, more: str = "") -> str:
+    """The server of an option or a variable, else of the context."""
+    if not server and (saved := contexts.of_server()) is not None:
+        return saved.server
     if not server:
-        raise ConfigError(f"no server is named; do it with --server or GPUPOOL_SERVER{more}")
+        raise ConfigError(
+            f"no server is named; do it with --server, GPUPOOL_SERVER or gpupool login{more}"
+        )
     return server
 
 
@@ -52,13 +57,16 @@ def token_file() -> Path | None:
     return Path(text) if text and not os.environ.get(TOKEN) else None
 
 
-def need_token(token: str | None) -> str:
+def need_token(token: str | None, server: str) -> str:
+    """The token of an option or a variable, else what the context has for this very server."""
     path = token_file()
     if not token and path is not None:
         try:
             token = path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{TOKEN_FILE}: {path} cannot be read: {error}") from None
+    if not token and (saved := contexts.of_server()) is not None and saved.server == server:
+        token = saved.token
     if not token:
         raise ConfigError("no token for the server is given; set GPUPOOL_TOKEN, or use --token")
     return token

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gpupool import contexts
 from gpupool_common import fingerprint
 from gpupool_common.errors import ConfigError
 from gpupool_common.hosts import is_loopback
@@ -37,15 +38,23 @@ def choose(
     url: str | None, token_file: Path | None, ca: Path | None, token: str | None = None
 ) -> Where:
     """The pool that options and variables name; ConfigError says what is missing."""
-    chosen = url or os.environ.get(POOL, "")
+    source, chosen = ("--pool", url) if url else (POOL, os.environ.get(POOL, ""))
+    saved = contexts.of_pool()
+    if not chosen and saved is not None:
+        source, chosen = "the context", saved.pool
     if not chosen:
-        raise ConfigError(f"name the pool with --pool or the variable {POOL}")
-    source = "--pool" if url else POOL
-    if ca is None and os.environ.get(CA):
-        ca = Path(os.environ[CA])
+        raise ConfigError(f"name the pool with --pool, the variable {POOL} or gpupool login")
     checked = check_url(source, chosen)
     check_plain(source, checked)
-    return Where(checked, token or read_token(token_file), ca, _read_fingerprint())
+    if saved is None or check_url("the context", saved.pool) != checked:
+        saved = contexts.Context()  # what it has is for its own pool
+    ca = ca or _path(os.environ.get(CA) or saved.ca)
+    found = token or read_token(token_file, saved.token)
+    return Where(checked, found, ca, _read_fingerprint(saved.fingerprint))
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
 
 
 def check_plain(source: str, url: str) -> None:
@@ -59,9 +68,9 @@ def check_plain(source: str, url: str) -> None:
     )
 
 
-def _read_fingerprint() -> str | None:
-    """Of the variable, or of the file whose absolute path it holds."""
-    text = os.environ.get(FINGERPRINT, "")
+def _read_fingerprint(saved: str) -> str | None:
+    """Of the variable, or of the file whose absolute path it holds; else the context's."""
+    text = os.environ.get(FINGERPRINT, "") or saved
     if not text:
         return None
     try:
@@ -93,10 +102,10 @@ def check_url(source: str, text: str) -> str:
     return f"{parts.scheme}://{host}:{port}"
 
 
-def read_token(path: Path | None) -> str:
-    """The token of a file, else of the environment."""
+def read_token(path: Path | None, saved: str = "") -> str:
+    """The token of a file, else of the environment, else the context's."""
     if path is None:
-        source, text = TOKEN, os.environ.get(TOKEN, "")
+        source, text = TOKEN, os.environ.get(TOKEN, "") or saved
         if not text:
             other = f" ({SERVERS_TOKEN} is for a server)" if os.environ.get(SERVERS_TOKEN) else ""
             raise ConfigError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, get_ty
 
 import typer
 
+from gpupool import contexts
 from gpupool.options import one_line_errors
 from gpupool.pool_address import POOL, choose
 from gpupool_common.errors import ConfigError
@@ -79,7 +80,11 @@ def _with_pool(function: Callable[..., None]) -> Callable[..., None]:
 
 def is_pool(pool: str | None, run_dir: Path | None) -> bool:
     """Whether a command that both a server and a pool understand is for a pool."""
-    return pool is not None or (run_dir is None and bool(os.environ.get(POOL)))
+    return pool is not None or (run_dir is None and _pool_is_known())
+
+
+def _pool_is_known() -> bool:
+    return bool(os.environ.get(POOL)) or contexts.of_pool() is not None
 
 
 def on_command_line(context: typer.Context, option: str) -> bool:
@@ -94,4 +99,4 @@ def goes_to_pool(context: typer.Context, pool: str | None, local: bool = False) 
     chosen += ["--pool"] if pool is not None else []
     if len(chosen) > 1:
         raise ConfigError(f"{chosen[0]} and {chosen[1]} exclude each other")
-    return pool is not None or (not chosen and bool(os.environ.get(POOL)))
+    return pool is not None or (not chosen and _pool_is_known())

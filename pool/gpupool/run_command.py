@@ -249,7 +249,7 @@ def _run_remote(
     log: str | None,
 ) -> int:
     url = check_servers(need_server(server, ", or use --pool or --local"))
-    secret = need_token(token)
+    secret = need_token(token, url)
     check_answers(url, secret, env)
     shown = secret if token else environment_token_file() or secret
     replace_process(command, client_environment(paths.find_home(), url, shown, env, log))

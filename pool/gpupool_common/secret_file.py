@@ -39,7 +39,7 @@ def _write_new(path: Path, secret: str) -> None:
         os.fsync(file.fileno())
 
 
-def read_secret(path: Path, kind: str) -> str:
+def read_secret(path: Path, kind: str, most: int = MOST_BYTES) -> str:
     """The text of a file, which ConfigError calls a ``kind`` if it cannot be used.
 
     Other users must not be able to read it. Something that is not a file, such as a pipe, has
@@ -48,7 +48,7 @@ def read_secret(path: Path, kind: str) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
-            text = file.read(MOST_BYTES)
+            text = file.read(most)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"the {kind} {path} cannot be read: {reason}") from None

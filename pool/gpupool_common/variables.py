@@ -15,6 +15,8 @@ PREFIX = "GPUPOOL_"
 NAMES = frozenset(
     (
         *(name for name in request_variables.VARIABLES if name.startswith(PREFIX)),
+        "GPUPOOL_CONFIG",
+        "GPUPOOL_CONTEXT",
         "GPUPOOL_DRIVER_LIBRARY",
         "GPUPOOL_HOME",
         "GPUPOOL_INSECURE_PLAIN",

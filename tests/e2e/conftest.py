@@ -19,6 +19,9 @@ from users import find_python
 
 HERE = Path(__file__).resolve().parent
 
+#: Whoever runs the tests may have logged in somewhere.
+os.environ["GPUPOOL_CONFIG"] = os.devnull
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what expected.toml lists; a `fails` test that passes fails the run.

@@ -56,6 +56,7 @@ settings.load_profile("gpupool")
 def _own_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("GPUPOOL_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("GPUPOOL_CONFIG", os.devnull)  # whoever runs this may have logged in
 
 
 @pytest.fixture

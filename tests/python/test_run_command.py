@@ -90,7 +90,9 @@ def test_run_with_a_server_becomes_the_program(home: Home, front: Front) -> None
     assert front.asked == ["t", "t"]
 
 
-REQUEST = "env | grep -E '^(GPUPOOL_|TENCENT|ALIYUN|CGPU)' | grep -vE '_(SERVER|TOKEN|HOME)='"
+REQUEST = (
+    "env | grep -E '^(GPUPOOL_|TENCENT|ALIYUN|CGPU)' | grep -vE '_(SERVER|TOKEN|HOME|CONFIG)='"
+)
 
 Asked = Callable[..., dict[str, str]]
 
@@ -274,7 +276,10 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path, front: Front) -> 
         (["--vcuda-core", "150", "--vcuda-memory", "1"], "--vcuda-core: '150' is neither 1..99"),
         (["--vcuda-core", "50"], "--vcuda-core needs --vcuda-memory beside it"),
         (["--vcuda-core", "50", "--gpus", "1"], "--vcuda-core and --gpus exclude each other"),
-        ([], "no server is named; do it with --server or GPUPOOL_SERVER, or use --pool"),
+        (
+            [],
+            "no server is named; do it with --server, GPUPOOL_SERVER or gpupool login, or use",
+        ),
         (["--server", "tcp://h:1"], "no token for the server is given; set GPUPOOL_TOKEN"),
         (["--server", "http://h:1", "--token", "t"], "not a server address"),
         (["--server", "tcp://h:1,", "--token", "t"], "not a server address"),
