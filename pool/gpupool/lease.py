@@ -41,7 +41,9 @@ def list_leases(
     tenant: Annotated[str | None, typer.Option(help="of this tenant")] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="queued, active, released, expired, timed-out, cancelled or lost"),
+        typer.Option(
+            help="queued, active, released, expired, timed-out, cancelled, lost or reclaimed"
+        ),
     ] = None,
     node: Annotated[str | None, typer.Option(help="on this host")] = None,
     all_leases: Annotated[bool, typer.Option("--all", help="those that have ended, too")] = False,
@@ -94,6 +96,10 @@ def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
     rows.append(("priority", cell(lease, "priority")))
     if lease.get("ceiling_permille", WHOLE_GPU) != WHOLE_GPU:
         rows.append(("ceiling", compute(cell(lease, "ceiling_permille"))))
+    if lease.get("borrowed"):
+        rows.append(("borrowed", "yes: beyond the quota, until others ask for theirs"))
+    if ending := lease.get("ending"):
+        rows.append(("goes back", f"in {until(ending.get('at'))}: {cell(ending, 'reason')}"))
     change = lease.get("resize") or {}
     if change:
         rows.append(("change", f"{cell(change, 'state')}: {cell(change, 'reason')}"))
@@ -151,6 +157,9 @@ def create(
     sessions: Annotated[
         str | None, typer.Option(help="how many of its processes a host serves at once (any)")
     ] = None,
+    beyond_quota: Annotated[
+        str | None, typer.Option(help="what comes over the quota: refuse, wait, borrow (refuse)")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only say what would come of it, GPU by GPU")
     ] = False,
@@ -172,14 +181,11 @@ def create(
         ttl,
         sessions,
         tuple(uuid or ()),
+        beyond_quota=beyond_quota,
     )
-    options = {GPUS: gpus, MEMORY: memory, SHARE: share, CEILING: ceiling}
-    _, asked = pool_fields({}, options)
-    body = lease_body(asked, choices)
-    if dry_run:
-        _print_explanation(client.do("POST", "/leases/explain", body), as_json)
-    else:
-        _print_lease(client.do("POST", "/leases", body), as_json)
+    _, asked = pool_fields({}, {GPUS: gpus, MEMORY: memory, SHARE: share, CEILING: ceiling})
+    path, shown = ("/leases/explain", _print_explanation) if dry_run else ("/leases", _print_lease)
+    shown(client.do("POST", path, lease_body(asked, choices)), as_json)
 
 
 @pool_command(app, "renew")

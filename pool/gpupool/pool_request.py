@@ -13,6 +13,7 @@ from gpupool_common import request, request_variables
 from gpupool_common.errors import ConfigError
 from gpupool_common.sizes import WHOLE_GPU
 
+BEYOND_QUOTA = ("refuse", "wait", "borrow")
 POLICIES = ("binpack", "spread", "fragmentation")
 
 #: The longest that a pool keeps a request waiting.
@@ -55,6 +56,7 @@ class PoolChoices:
     uuids: tuple[str, ...] = ()
     lease: str | None = None
     warn_signal: str | None = None
+    beyond_quota: str | None = None
 
     def given(self) -> list[str]:
         """The options that are there and that nothing but a pool understands."""
@@ -72,6 +74,7 @@ class PoolChoices:
             "--uuid": self.uuids,
             "--lease": self.lease,
             "--warn-signal": self.warn_signal,
+            "--beyond-quota": self.beyond_quota,
         }
         return [option for option, value in options.items() if value not in (None, False, ())]
 
@@ -98,10 +101,14 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
         raise ConfigError("--share: a part of a GPU needs --memory beside it, e.g. --memory 8GiB")
     if "ceiling" in asked:
         body["ceiling_permille"] = int(asked["ceiling"])
-    if choices.policy is not None:
-        if choices.policy not in POLICIES:
-            raise ConfigError(f"--policy: {choices.policy!r} is not one of {', '.join(POLICIES)}")
-        body["policy"] = choices.policy
+    for option, key, text, words in (
+        ("--policy", "policy", choices.policy, POLICIES),
+        ("--beyond-quota", "beyond_quota", choices.beyond_quota, BEYOND_QUOTA),
+    ):
+        if text is not None:
+            if text not in words:
+                raise ConfigError(f"{option}: {text!r} is not one of {', '.join(words)}")
+            body[key] = text
     if choices.capability is not None:
         if _CAPABILITY.fullmatch(choices.capability) is None:
             raise ConfigError(f"--capability: {choices.capability!r} is not of the form 8.0")

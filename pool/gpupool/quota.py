@@ -46,6 +46,15 @@ BudgetOption = Annotated[
     ),
 ]
 
+WeightOption = Annotated[
+    str | None,
+    typer.Option("--weight", help="how large a share is its due in a fair queue, 1..1000"),
+]
+BorrowOption = Annotated[
+    bool | None,
+    typer.Option("--borrow/--no-borrow", help="let it have what others leave free, until they ask"),
+]
+
 UNLIMITED = "none"
 _MOST = 1 << 31
 
@@ -99,9 +108,17 @@ def _print_quota(quota: Mapping[str, Any], as_json: bool) -> None:
             ("priority", f"up to {priority}"),
             ("models", models),
             ("budgets", _shown(cell(quota, "budgets"))),
+            ("weight", cell(quota, "weight")),
+            ("borrows", _borrowed(quota)),
             ("queued", waiting),
         ]
     )
+
+
+def _borrowed(quota: Mapping[str, Any]) -> str:
+    """Whether a tenant may borrow, and what it has of others."""
+    gpus = cell(cell(quota, "borrowed"), "gpus")
+    return f"{'yes' if quota.get('borrow') else 'no'}, now {gpus} GPUs"
 
 
 def _shown(budgets: Mapping[str, Any]) -> str:
@@ -126,10 +143,12 @@ def set_quota(
     priority: PriorityOption = None,
     model: ModelsOption = None,
     budget: BudgetOption = None,
+    weight: WeightOption = None,
+    borrow: BorrowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change limits. What is not named stays, and so does what is granted."""
-    changes = quota_changes(gpus, memory, compute, sessions, priority, model)
+    changes = quota_changes(gpus, memory, compute, sessions, priority, model, weight, borrow)
     budgets = read_budgets(budget or [])
     if not changes and not budgets:
         raise ConfigError("say what to set: --gpus, --memory, --compute, --sessions, --budget, …")
@@ -137,7 +156,8 @@ def set_quota(
     answer = client.ask("GET", path)
     before = answer.object(client.url)
     names = ("gpus", "memory_bytes", "compute_permille", "sessions", "priority", "models")
-    body = {name: before.get(name) for name in names} | changes
+    body = {name: before.get(name) for name in names}
+    body |= {name: before[name] for name in ("weight", "borrow") if name in before} | changes
     body["budgets"] = {**(before.get("budgets") or {}), **budgets}
     _print_quota(client.do("PUT", path, body, etag=answer.etag), as_json)
 
@@ -149,6 +169,8 @@ def quota_changes(
     sessions: str | None,
     priority: str | None,
     models: list[str] | None,
+    weight: str | None,
+    borrow: bool | None,
 ) -> dict[str, Any]:
     """The options that are there, as fields of a quota."""
     found: dict[str, Any] = {}
@@ -166,6 +188,10 @@ def quota_changes(
         found["priority"] = read_number("--priority", priority, 0, 100)
     if models is not None:
         found["models"] = None if models == [UNLIMITED] else models
+    if weight is not None:
+        found["weight"] = read_number("--weight", weight, 1, 1000)
+    if borrow is not None:
+        found["borrow"] = borrow
     return found
 
 

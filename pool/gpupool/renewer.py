@@ -25,19 +25,28 @@ def say(text: str) -> None:
 
 def notice_of(lease: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the processes of a lease should know: which of its devices are to go."""
-    grants = lease.get("grants")
-    going = [
+    grants, ending = lease.get("grants"), lease.get("ending")
+    listed = [
         grant
         for grant in (grants if isinstance(grants, list) else [])
-        if isinstance(grant, Mapping) and grant.get("draining") is True
+        if isinstance(grant, Mapping)
     ]
-    if not going:
-        return None
+    if isinstance(ending, Mapping):
+        said = {
+            "reason": "reclaimed",
+            "at": str(ending.get("at")),
+            "why": str(ending.get("reason")),
+        }
+        return said | _going(lease, listed)
+    going = [grant for grant in listed if grant.get("draining") is True]
+    return {"reason": "draining"} | _going(lease, going) if going else None
+
+
+def _going(lease: Mapping[str, Any], grants: list[Mapping[str, Any]]) -> dict[str, Any]:
     return {
-        "reason": "draining",
         "lease": str(lease.get("id")),
-        "nodes": sorted({str(grant.get("node")) for grant in going}),
-        "devices": sorted(int(grant.get("ordinal", 0)) for grant in going),
+        "nodes": sorted({str(grant.get("node")) for grant in grants}),
+        "devices": sorted(int(grant.get("ordinal", 0)) for grant in grants),
     }
 
 
@@ -91,13 +100,16 @@ class Renewer:
         self._files.write_notice(notice)
         before, self._notice = self._notice, notice
         if notice is None:
-            say(f"the lease {self._lease}: none of its nodes is being drained any more")
-        elif before is None or notice["nodes"] != before["nodes"]:
+            say(f"the lease {self._lease}: none of its GPUs is to go any more")
+        elif before is None or any(notice[key] != before[key] for key in ("reason", "nodes")):
             self._warn(notice)
 
     def _warn(self, notice: Mapping[str, Any]) -> None:
-        nodes = ", ".join(notice["nodes"])
-        say(f"node {nodes} is being drained and opens no sessions: save, end, and start again")
+        if notice["reason"] == "draining":
+            nodes = ", ".join(notice["nodes"])
+            say(f"node {nodes} is being drained and opens no sessions: save, end, and start again")
+        else:
+            say(f"the GPUs go back at {notice['at']}: {notice['why']}: save, and end")
         if self._warning is not None:
             # To ourselves: as every signal that comes here, it goes on to the program.
             os.kill(os.getpid(), self._warning)

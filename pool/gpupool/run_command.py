@@ -117,6 +117,10 @@ def run(
         str | None,
         typer.Option(help="of a pool: how many of its processes a host serves at once (any)"),
     ] = None,
+    beyond_quota: Annotated[
+        str | None,
+        typer.Option(help="of a pool: what comes over the quota: refuse, wait, borrow (refuse)"),
+    ] = None,
     soft: Annotated[
         bool, typer.Option("--soft", help="with --local: soft GPUs even where a real one is")
     ] = False,
@@ -129,7 +133,7 @@ def run(
     ] = None,
     warn_signal: Annotated[
         str | None,
-        typer.Option(help="of a pool: sent when a host is being drained, e.g. USR1 (none)"),
+        typer.Option(help="of a pool: sent when a host is drained, or GPUs go back, e.g. USR1"),
     ] = None,
     log: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
 ) -> None:
@@ -159,6 +163,7 @@ def run(
         uuids=tuple(uuid or ()),
         lease=lease,
         warn_signal=warn_signal,
+        beyond_quota=beyond_quota,
     )
     with one_line_errors():
         if log is not None and log not in LOG_LEVELS:

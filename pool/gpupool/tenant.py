@@ -14,6 +14,7 @@ from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_show import cell, sheet, table, when
 from gpupool.quota import (
+    BorrowOption,
     BudgetOption,
     ComputeOption,
     GpusOption,
@@ -22,6 +23,7 @@ from gpupool.quota import (
     PriorityOption,
     SessionsOption,
     TenantArgument,
+    WeightOption,
     quota_changes,
     quota_row,
     read_budgets,
@@ -87,13 +89,15 @@ def create(
     priority: PriorityOption = None,
     model: ModelsOption = None,
     budget: BudgetOption = None,
+    weight: WeightOption = None,
+    borrow: BorrowOption = None,
     token_out: Annotated[
         Path | None, typer.Option(help="make a token for it, too, into this file (mode 0600)")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a tenant, with limits or without."""
-    quota = quota_changes(gpus, memory, compute, sessions, priority, model)
+    quota = quota_changes(gpus, memory, compute, sessions, priority, model, weight, borrow)
     if budget:
         quota["budgets"] = read_budgets(budget)
     body = {"name": tenant, "description": description or "", "quota": quota}

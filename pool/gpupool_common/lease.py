@@ -15,6 +15,7 @@ class LeaseState(StrEnum):
     TIMED_OUT = "timed-out"
     CANCELLED = "cancelled"
     LOST = "lost"
+    RECLAIMED = "reclaimed"
 
 
 #: States in which a lease counts.

@@ -8,7 +8,8 @@ from gpupool_common.errors import GpupoolError
 from gpupool_manager import views
 from gpupool_manager.api_common import Admin, Pages, Reply, ThePool, Write, send
 from gpupool_manager.problems import Problem
-from gpupool_manager.schemas import KeyOut, KeyRoll, LinkKeyOut, LinkKeyRetire, Page
+from gpupool_manager.schemas import Page
+from gpupool_manager.schemas_keys import KeyOut, KeyRoll, LinkKeyOut, LinkKeyRetire
 from gpupool_manager.transaction import Transaction
 
 router = APIRouter(prefix="/keys", tags=["keys"])

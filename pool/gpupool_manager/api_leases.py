@@ -109,6 +109,7 @@ def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
         until=body.until,
         sessions=body.sessions,
         ceiling_permille=body.ceiling_permille,
+        beyond=body.beyond_quota,
     )
 
 
@@ -380,7 +381,7 @@ async def list_queue(
     whose = caller.tenant(tenant)
     items = [
         (place, waiting)
-        for place, waiting in enumerate(pool.ledger.queue, 1)
+        for place, waiting in enumerate(pool.ledger.queue.in_order(), 1)
         if whose in (None, waiting.lease.tenant)
     ]
     return send(pages.cut(items, lambda pair: (pair[0],), lambda pair: views.waiting(*pair), int))

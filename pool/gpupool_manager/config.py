@@ -16,6 +16,7 @@ from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.settings import Given
 from gpupool_manager.pool import Rules
 from gpupool_manager.store import check_url
+from gpupool_manager.waiting import OrderRules
 
 _SECONDS = "a number of seconds {} .. {}"
 
@@ -53,6 +54,17 @@ class Settings(BaseModel):
         40.0, ge=0.3, le=3600, description=_SECONDS.format("0.3", 3600)
     )
     patience_seconds: float = Field(60.0, ge=0, le=86400, description=_SECONDS.format(0, 86400))
+    queue: Literal["strict", "fair"] = Field(
+        "strict",
+        description="strict or fair: fair serves first who has the smallest share of the pool",
+    )
+    aging_seconds: float = Field(
+        3600.0, ge=1, le=7 * 86400, description=_SECONDS.format(1, 7 * 86400)
+    )
+    starving_seconds: float = Field(
+        6 * 3600.0, ge=1, le=7 * 86400, description=_SECONDS.format(1, 7 * 86400)
+    )
+    reclaim_seconds: float = Field(60.0, ge=0, le=86400, description=_SECONDS.format(0, 86400))
     longest_queue: int = Field(10_000, ge=0, le=100_000, description="a whole number 0..100000")
     unasked_seconds: float = Field(
         90.0, ge=20, le=7 * 86400, description=_SECONDS.format(20, 7 * 86400)
@@ -167,6 +179,8 @@ class Settings(BaseModel):
             lost_after=self.lost_after_seconds,
             patience=self.patience_seconds,
             longest_queue=self.longest_queue,
+            order=OrderRules(self.queue == "fair", self.aging_seconds, self.starving_seconds),
+            reclaim_seconds=self.reclaim_seconds,
             unasked=self.unasked_seconds,
             history_days=self.history_days,
             only_checks=self.scheduler == "checks",

@@ -44,6 +44,8 @@ class Index:
     def __init__(self, slots: Iterable[Slot] = ()) -> None:
         self.slots: dict[str, Slot] = {}
         self.nodes: dict[str, dict[str, Slot]] = {}
+        #: Of all GPUs, closed ones too.
+        self.total_bytes = 0
         self._shelves: dict[Kind, Shelf] = {}
         self._wholes: dict[str, int] = {}
         #: How many GPUs of a kind each node has: all, and those that are given out.
@@ -98,12 +100,14 @@ class Index:
             raise ValueError(f"the GPU {slot.uuid} is there already")
         self.slots[slot.uuid] = slot
         self.nodes.setdefault(slot.node, {})[slot.uuid] = slot
+        self.total_bytes += slot.total_bytes
         self._put(slot)
         self._count_stock(slot, 1)
 
     def remove(self, uuid: str) -> Slot:
         """A GPU goes away."""
         slot = self.slots.pop(uuid)
+        self.total_bytes -= slot.total_bytes
         self._pull(slot)
         self._count_stock(slot, -1)
         on_node = self.nodes[slot.node]

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.sizes import WHOLE_GPU
 from gpupool_manager.index import Kind
-from gpupool_manager.ledger import Ledger, request_of
+from gpupool_manager.ledger import Ledger, least_use, request_of, within_quota
+from gpupool_manager.lending import Lending
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.quotas import Use, excesses, over_quota, use_of
-from gpupool_manager.records import Grant, Lease, Quota
+from gpupool_manager.records import Beyond, Grant, Lease, Quota
 from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import Waiting
+
+#: Why nothing is lent now; whose requests wait, other tenants may not know.
+_NOT_LENT = "quota: beyond it is nothing to borrow while tenants within theirs wait"
 
 _ONLY_CHECKS = "needed: another scheduler places the leases of this pool, and must name the GPUs"
 
@@ -35,6 +40,18 @@ class LeaseRequest:
     #: Of each server at once; None: no limit.
     sessions: int | None = None
     ceiling_permille: int = WHOLE_GPU
+    beyond: Beyond = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """What would come of a request now."""
+
+    result: Placement | NoRoom
+    #: Whether it is beyond the tenant's quota, and may borrow.
+    over: bool = False
+    #: Whether it is room that lacks, and not the quota.
+    for_room: bool = True
 
 
 class Leases:
@@ -47,8 +64,10 @@ class Leases:
         longest_queue: int,
         unasked: float,
         only_checks: bool = False,
+        grace: float = 60.0,
     ) -> None:
         self._ledger = ledger
+        self._lending = Lending(ledger, grace, patience)
         self._patience = patience
         self._longest_line = longest_queue
         self._unasked = unasked
@@ -72,13 +91,14 @@ class Leases:
         lease = self._draft(asked, name, transaction.now, transaction.actor.request_id)
         request = request_of(lease, quota)
         self._check_quota(lease, request)
-        result = self._try_now(transaction, lease, request)
-        if isinstance(result, Placement):
-            self._grant(transaction, lease, result)
+        chance = self._try_now(transaction, lease, request)
+        if isinstance(chance.result, Placement):
+            self._grant(transaction, lease, chance.result, chance.over)
         elif (never := could_ever(ledger.index, request)) is not None:
             raise Problem(409, "impossible", never)
         else:
-            self._queue(transaction, lease, request, result.reason, asked.wait)
+            self._queue(transaction, lease, request, chance, asked.wait)
+            self._lending.reclaim(transaction)
         return lease
 
     def check(self, asked: LeaseRequest, now: float) -> PlacementRequest:
@@ -91,25 +111,28 @@ class Leases:
         lease = self._draft(asked, "", now, "")
         request = request_of(lease, quota)
         self._check_quota(lease, request)
-        return self._within(request, asked.tenant)
+        return within_quota(self._ledger, request, asked.tenant)
 
     def _check_named(self, asked: LeaseRequest) -> None:
         if self._only_checks and not asked.request.uuids:
             raise bad_field("body.uuids", _ONLY_CHECKS)
 
     def _check_quota(self, lease: Lease, request: PlacementRequest) -> None:
+        """Problem if a request is over its quota and may neither wait for it nor borrow."""
         ledger, tenant = self._ledger, lease.tenant
-        active, queued = (ledger.use(uses, tenant) for uses in (ledger.active, ledger.queued))
-        use = self._least_use(lease, request)
-        if found := excesses(ledger.quotas[tenant], use, active, queued):
+        quota, use = ledger.quotas[tenant], least_use(ledger, lease, request)
+        found = excesses(quota, use, ledger.guaranteed(tenant), ledger.claimed(tenant))
+        if found and lease.beyond == "wait":
+            found = excesses(quota, use, Use(), Use())  # one day it must be within
+        if lease.beyond == "borrow" and quota.borrow:
+            found = []
+        if lease.beyond != "refuse":
+            # Neither lets a tenant fill the queue.
+            active, queued = (ledger.use(uses, tenant) for uses in (ledger.active, ledger.queued))
+            counted = excesses(Quota(tenant, sessions=quota.sessions), use, active, queued)
+            found = found or counted
+        if found:
             raise over_quota(tenant, found)
-
-    def _least_use(self, lease: Lease, request: PlacementRequest) -> Use:
-        """What a request would count as: of whole GPUs, as many of the smallest kind."""
-        use = use_of(lease)
-        if request.memory_bytes is None:
-            use.memory_bytes = self._ledger.index.least_bytes(request)
-        return use
 
     @staticmethod
     def _draft(asked: LeaseRequest, name: str, now: float, request_id: str) -> Lease:
@@ -124,20 +147,36 @@ class Leases:
             until=asked.until,
             sessions=asked.sessions,
             ceiling_permille=asked.ceiling_permille,
+            beyond=asked.beyond,
             created=now,
             deadline=now + asked.wait,
             request_id=request_id,
         )
 
-    def _try_now(
-        self, transaction: Transaction, lease: Lease, request: PlacementRequest
-    ) -> Placement | NoRoom:
+    def _try_now(self, transaction: Transaction, lease: Lease, request: PlacementRequest) -> Chance:
         """A newcomer's chance: like everybody's, behind those who have waited too long."""
         if len(self._ledger.queue):
             reason = self.behind(lease, self._kinds(request, lease.tenant), transaction.now)
             if reason is not None:
-                return NoRoom(reason)
-        return self._place(self._within(request, lease.tenant))
+                return Chance(NoRoom(reason))
+        return self._chance(lease, request, self._ledger.claimed(lease.tenant))
+
+    def _chance(
+        self, lease: Lease, request: PlacementRequest, claimed: Use, lend: bool = True
+    ) -> Chance:
+        """What can be given now: within the quota, or beyond it where nobody waits for it."""
+        ledger, tenant = self._ledger, lease.tenant
+        quota, use = ledger.quotas[tenant], least_use(ledger, lease, request)
+        found = excesses(quota, use, ledger.guaranteed(tenant), claimed)
+        if ledger.tenants[tenant].disabled:
+            return Chance(NoRoom("tenant: disabled"), for_room=False)
+        if not found:
+            return Chance(self._place(within_quota(ledger, request, tenant)))
+        if lease.beyond != "borrow" or not quota.borrow:
+            return Chance(NoRoom("quota: " + "; ".join(map(str, found))), for_room=False)
+        if not lend or ledger.queue.wanted(ledger.index.kinds(request)):
+            return Chance(NoRoom(_NOT_LENT), over=True)
+        return Chance(self._place(request), over=True)
 
     def behind(self, lease: Lease, kinds: frozenset[Kind], now: float) -> str | None:
         """Why a lease may take none of these kinds now: somebody goes first; None: it may."""
@@ -155,42 +194,38 @@ class Leases:
             self._failed[request] = result.reason
         return result
 
-    def _within(self, request: PlacementRequest, tenant: str) -> PlacementRequest:
-        """Whole GPUs must not be larger than what the quota has left.
-
-        Of those that are named the quota itself has the sizes.
-        """
-        limit = self._ledger.quotas[tenant].memory_bytes
-        if request.memory_bytes is not None or request.uuids or limit is None:
-            return request
-        left = limit - self._ledger.use(self._ledger.active, tenant).memory_bytes
-        return replace(request, memory_most=max(left, 0) // request.gpus)
-
     def _kinds(self, request: PlacementRequest, tenant: str) -> frozenset[Kind]:
-        return self._ledger.index.kinds(self._within(request, tenant))
+        return self._ledger.index.kinds(within_quota(self._ledger, request, tenant))
 
     def _queue(
         self,
         transaction: Transaction,
         lease: Lease,
         request: PlacementRequest,
-        reason: str,
+        chance: Chance,
         wait: float,
     ) -> None:
-        queue = self._ledger.queue
+        queue, result = self._ledger.queue, chance.result
+        assert isinstance(result, NoRoom)
+        reason = result.reason
         if wait <= 0:
             raise Problem(409, "full", reason, queue_length=len(queue))
         if len(queue) >= self._longest_line:
             raise Problem(503, "unavailable", f"{len(queue)} requests wait; the queue is full")
         lease.reason = reason
         queue.join(lease, request, reason, self._kinds(request, lease.tenant), transaction.now)
+        group = queue[lease.id].group
+        if len(group.members) == 1:
+            group.over, group.for_room = chance.over, chance.for_room
         self._ledger.leases[lease.id] = lease
-        self._ledger.use(self._ledger.queued, lease.tenant).add(use_of(lease))
+        self._ledger.count_queued(lease, use_of(lease))
         self._ledger.remind(self._waits_until(lease), lease.id)
         transaction.put(lease)
         transaction.log("lease.queued", lease.id, lease.tenant, reason=reason)
 
-    def _grant(self, transaction: Transaction, lease: Lease, placement: Placement) -> None:
+    def _grant(
+        self, transaction: Transaction, lease: Lease, placement: Placement, borrowed: bool
+    ) -> None:
         ledger = self._ledger
         before = [(slot.free_bytes, slot.free_permille) for slot in placement.slots]
         lease.grants = [
@@ -209,6 +244,7 @@ class Leases:
             transaction.put(grant)
         lease.state = LeaseState.ACTIVE
         lease.reason = ""
+        lease.borrowed = borrowed
         lease.granted = transaction.now
         lease.expires = transaction.now + lease.ttl
         lease.placement = {
@@ -232,10 +268,10 @@ class Leases:
         )
         transaction.put(lease)
         gpus = [grant.gpu for grant in lease.grants]
-        waited = transaction.now - lease.created
-        transaction.log(
-            "lease.granted", lease.id, lease.tenant, gpus=gpus, waited_seconds=round(waited, 3)
-        )
+        detail = {"gpus": gpus, "waited_seconds": round(transaction.now - lease.created, 3)}
+        if borrowed:
+            detail["borrowed"] = True
+        transaction.log("lease.granted", lease.id, lease.tenant, **detail)
 
     def renew(self, lease: Lease, now: float) -> None:
         """It lasts for another period from now. Not written down: see Ledger."""
@@ -268,7 +304,7 @@ class Leases:
             waited["waited_seconds"] = round(transaction.now - lease.created, 3)
             ledger.queue.leave(lease)
             del ledger.leases[lease.id]
-            ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
+            ledger.count_queued(lease, use_of(lease), -1)
         else:
             ledger.untrack(lease, reason)
             for grant in lease.grants:
@@ -277,7 +313,7 @@ class Leases:
         lease.state = state
         lease.reason = reason
         lease.ended = transaction.now
-        lease.resize = None
+        lease.resize = lease.ending = None
         transaction.put(lease)
         transaction.log(f"lease.{state}", lease.id, lease.tenant, reason=reason, **waited)
 
@@ -290,27 +326,28 @@ class Leases:
             transaction.drop(grant)
         ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
         lease.grants, lease.state, lease.granted, lease.expires = [], LeaseState.QUEUED, None, None
-        lease.resize = None
+        lease.resize = lease.ending = None
+        lease.borrowed = False
         request = request_of(lease, ledger.quotas[lease.tenant])
         transaction.log("lease.moved", lease.id, lease.tenant, reason=why)
-        result = self._try_now(transaction, lease, request)
-        if isinstance(result, Placement):
-            self._grant(transaction, lease, result)
+        chance = self._try_now(transaction, lease, request)
+        if isinstance(chance.result, Placement):
+            self._grant(transaction, lease, chance.result, chance.over)
         elif lease.deadline > transaction.now:
-            self._queue(
-                transaction, lease, request, result.reason, lease.deadline - transaction.now
-            )
+            self._queue(transaction, lease, request, chance, lease.deadline - transaction.now)
         else:
             lease.state, lease.ended = LeaseState.LOST, transaction.now
-            lease.reason = f"{why}, and elsewhere is no room: {result.reason}"
+            lease.reason = f"{why}, and elsewhere is no room: {chance.result.reason}"
             transaction.put(lease)
             transaction.log("lease.lost", lease.id, lease.tenant, reason=lease.reason)
 
     def pump(self, transaction: Transaction) -> None:
         """There may be more room, or more quota: let those go who fit now, in order."""
         self._failed.clear()
+        self._lending.cover(transaction)
         ahead: list[Waiting] = []
-        for waiting in self._ledger.queue.heads():
+        over = False
+        for waiting in self._ledger.queue.heads(transaction.now):
             group = waiting.group
             group.kinds = self._kinds(group.request, waiting.lease.tenant)
             blocker = next(
@@ -319,9 +356,15 @@ class Leases:
             if blocker is not None:
                 group.reason = _behind(blocker)
                 continue
-            self._try_waiting(transaction, waiting)
+            self._try_waiting(transaction, waiting, False)
+            over = over or group.over
             if waiting.lease.state == LeaseState.QUEUED and self._is_late(transaction, waiting):
                 ahead.append(waiting)
+        # What is left when all have theirs is lent.
+        for waiting in self._ledger.queue.heads(transaction.now) if over else ():
+            if waiting.group.over:
+                self._try_waiting(transaction, waiting, True)
+        self._lending.reclaim(transaction)
 
     def _is_late(self, transaction: Transaction, waiting: Waiting) -> bool:
         group = waiting.group
@@ -331,23 +374,16 @@ class Leases:
         group.hopeful = could_ever(self._ledger.index, group.request, open_only=True) is None
         return group.hopeful
 
-    def _try_waiting(self, transaction: Transaction, waiting: Waiting) -> None:
+    def _try_waiting(self, transaction: Transaction, waiting: Waiting, lend: bool) -> None:
         ledger, lease, group = self._ledger, waiting.lease, waiting.group
-        quota = ledger.quotas[lease.tenant]
-        active = ledger.use(ledger.active, lease.tenant)
-        found = excesses(quota, self._least_use(lease, group.request), active, Use())
-        if found or ledger.tenants[lease.tenant].disabled:
-            group.for_room = False
-            group.reason = "quota: " + "; ".join(map(str, found)) if found else "tenant: disabled"
-            return
-        result = self._place(self._within(group.request, lease.tenant))
-        if isinstance(result, NoRoom):
-            group.for_room = True
-            group.reason = result.reason
+        chance = self._chance(lease, group.request, Use(), lend)
+        group.over, group.for_room = chance.over, chance.for_room
+        if isinstance(chance.result, NoRoom):
+            group.reason = chance.result.reason
             return
         ledger.queue.leave(lease)
-        ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
-        self._grant(transaction, lease, result)
+        ledger.count_queued(lease, use_of(lease), -1)
+        self._grant(transaction, lease, chance.result, chance.over)
 
     def rethink(self, tenant: str) -> None:
         """A tenant's quota has changed: so may what its requests can be given."""
@@ -358,11 +394,15 @@ class Leases:
 
     def any_due(self, now: float) -> bool:
         """Whether :meth:`sweep` has something to do."""
-        return bool(self._ledger.due) and self._ledger.due[0][0] <= now
+        due, ending = self._ledger.due, self._ledger.ending
+        return bool(due and due[0][0] <= now or ending and any(_ended(ending, now)))
 
     def sweep(self, transaction: Transaction) -> None:
         """End what has expired or waited for too long."""
         due = self._ledger.due
+        for over in list(_ended(self._ledger.ending, transaction.now)):
+            assert over.ending is not None
+            self.finish(transaction, over, LeaseState.RECLAIMED, over.ending.reason)
         while due and due[0][0] <= transaction.now:
             _, name = heapq.heappop(due)
             lease = self._ledger.leases.get(name)
@@ -383,6 +423,11 @@ class Leases:
                     transaction, lease, LeaseState.EXPIRED, f"not renewed for {lease.ttl:.0f} s"
                 )
         self.pump(transaction)
+
+
+def _ended(ending: Mapping[str, Lease], now: float) -> Iterator[Lease]:
+    """Those whose time to be given back has come."""
+    return (lease for lease in ending.values() if lease.ending and lease.ending.at <= now)
 
 
 def _behind(blocker: Waiting) -> str:

@@ -13,16 +13,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpupool_common.lease import LeaseState
+from gpupool_common.sizes import WHOLE_GPU
 from gpupool_manager.answers import Answers
 from gpupool_manager.ids import Ids
 from gpupool_manager.index import Index
 from gpupool_manager.placement_request import PlacementRequest, Slot, parse_capability
 from gpupool_manager.quotas import Use, use_of
-from gpupool_manager.records import Admission, Gpu, Lease, Node, Quota, Tenant, Token
+from gpupool_manager.records import Admission, Ending, Gpu, Lease, Node, Quota, Tenant, Token
 from gpupool_manager.store import COUNTED, Loaded
 from gpupool_manager.tokens import TokenBook
 from gpupool_manager.usage import Meter
-from gpupool_manager.waiting import LeaseQueue
+from gpupool_manager.waiting import LeaseQueue, OrderRules
 
 #: Of so many leases that ended on a node the reason is kept: an order has room for them.
 ENDED_TOLD = 64
@@ -31,11 +32,13 @@ ENDED_TOLD = 64
 class Ledger:
     """Tenants, nodes, leases and what follows from them."""
 
-    def __init__(self, loaded: Loaded, now: float, epoch: str) -> None:
+    def __init__(
+        self, loaded: Loaded, now: float, epoch: str, order: OrderRules | None = None
+    ) -> None:
         self.ids = Ids(name for rows in (loaded.leases, loaded.tokens) for name in map(_id, rows))
         self.epoch = epoch
         self.index = Index()
-        self.queue = LeaseQueue()
+        self.queue = LeaseQueue(order or OrderRules(), self.share)
         self.tokens = TokenBook()
         self.tenants: dict[str, Tenant] = {tenant.name: tenant for tenant in loaded.tenants}
         self.quotas: dict[str, Quota] = {quota.tenant: quota for quota in loaded.quotas}
@@ -50,6 +53,13 @@ class Ledger:
         self.leases_on: dict[str, set[str]] = {node.name: set() for node in loaded.nodes}
         self.active: dict[str, Use] = {}
         self.queued: dict[str, Use] = {}
+        #: Leases beyond their tenants' quotas, and what they count.
+        self.lent: dict[str, Lease] = {}
+        self.borrowed: dict[str, Use] = {}
+        #: Active leases that are to be given back.
+        self.ending: dict[str, Lease] = {}
+        #: Of what is queued: what may wait for its quota, or borrow.
+        self.pending: dict[str, Use] = {}
         self.answers = Answers(loaded.answers)
         self.meter = Meter(loaded.usage)
         #: Leases by the time when they are to be looked at: (time, lease).
@@ -86,7 +96,7 @@ class Ledger:
             self.track(lease)
         else:
             self.leases[lease.id] = lease
-            self.use(self.queued, lease.tenant).add(use_of(lease))
+            self.count_queued(lease, use_of(lease))
             request = request_of(lease, self.quotas[lease.tenant])
             # Whoever waits could not ask while there was no manager.
             self.queue.join(lease, request, lease.reason, self.index.kinds(request), now)
@@ -160,10 +170,59 @@ class Ledger:
     def use(self, uses: dict[str, Use], tenant: str) -> Use:
         return uses.setdefault(tenant, Use())
 
+    def count_queued(self, lease: Lease, use: Use, sign: int = 1) -> None:
+        """So much more, or less, waits."""
+        self.use(self.queued, lease.tenant).add(use, sign)
+        if lease.beyond != "refuse":
+            self.use(self.pending, lease.tenant).add(use, sign)
+
+    def count_active(self, lease: Lease, use: Use, sign: int = 1) -> None:
+        """So much more, or less, is in use."""
+        self.use(self.active, lease.tenant).add(use, sign)
+        if lease.borrowed:
+            self.use(self.borrowed, lease.tenant).add(use, sign)
+
+    def guaranteed(self, tenant: str) -> Use:
+        """What a tenant has of its quota: without what it borrows."""
+        return self.use(self.active, tenant).less(self.use(self.borrowed, tenant))
+
+    def claimed(self, tenant: str) -> Use:
+        """What waits and counts against the quota already."""
+        return self.use(self.queued, tenant).less(self.use(self.pending, tenant))
+
+    def share(self, tenant: str) -> float:
+        """The part of the pool that a tenant has of what it has most of, by its weight."""
+        use, total = self.active.get(tenant), self.index.total_bytes
+        if use is None or not total:
+            return 0.0
+        compute = use.compute_permille / (WHOLE_GPU * len(self.index.slots))
+        return max(use.memory_bytes / total, compute) / self.quotas[tenant].weight
+
+    def mark(self, lease: Lease, borrowed: bool) -> None:
+        """An active lease is beyond its tenant's quota from now on, or within."""
+        use = use_of(lease)
+        self.count_active(lease, use, -1)
+        lease.borrowed = borrowed
+        self.count_active(lease, use)
+        if borrowed:
+            self.lent[lease.id] = lease
+        else:
+            del self.lent[lease.id]
+
+    def announce(self, lease: Lease, ending: Ending | None) -> None:
+        """An active lease is to be given back, or is kept after all."""
+        lease.ending = ending
+        if ending is None:
+            self.ending.pop(lease.id, None)
+        else:
+            self.ending[lease.id] = lease
+
     def track(self, lease: Lease) -> None:
         """An active lease: counted, found by its nodes, and looked at when it expires."""
         self.leases[lease.id] = lease
-        self.use(self.active, lease.tenant).add(use_of(lease))
+        self.count_active(lease, use_of(lease))
+        if lease.borrowed:
+            self.lent[lease.id] = lease
         for node in {grant.node for grant in lease.grants}:
             self.leases_on.setdefault(node, set()).add(lease.id)
             self.touch(node)
@@ -171,11 +230,15 @@ class Ledger:
                 needed = (self._generations[node], time.monotonic())
                 self.unconfirmed.setdefault(node, {})[lease.id] = needed
         self.remind(lease.expires or 0.0, lease.id)
+        if lease.ending is not None:
+            self.ending[lease.id] = lease
 
     def untrack(self, lease: Lease, reason: str) -> None:
         del self.leases[lease.id]
         self.said.pop(lease.id, None)
-        self.use(self.active, lease.tenant).add(use_of(lease), -1)
+        self.count_active(lease, use_of(lease), -1)
+        self.lent.pop(lease.id, None)
+        self.ending.pop(lease.id, None)
         for node in {grant.node for grant in lease.grants}:
             self.leases_on[node].discard(lease.id)
             self.ended_on[node].append((lease.id, reason))
@@ -197,3 +260,23 @@ def request_of(lease: Lease, quota: Quota) -> PlacementRequest:
     """The placement request of a lease, within what its quota allows."""
     models = None if quota.models is None else tuple(quota.models)
     return replace(lease.request, models=models)
+
+
+def least_use(ledger: Ledger, lease: Lease, request: PlacementRequest) -> Use:
+    """What a request would count as: of whole GPUs, as many of the smallest kind."""
+    use = use_of(lease)
+    if request.memory_bytes is None:
+        use.memory_bytes = ledger.index.least_bytes(request)
+    return use
+
+
+def within_quota(ledger: Ledger, request: PlacementRequest, tenant: str) -> PlacementRequest:
+    """Whole GPUs must not be larger than what the quota has left.
+
+    Of those that are named the quota itself has the sizes.
+    """
+    limit = ledger.quotas[tenant].memory_bytes
+    if request.memory_bytes is not None or request.uuids or limit is None:
+        return request
+    left = limit - ledger.guaranteed(tenant).memory_bytes
+    return replace(request, memory_most=max(left, 0) // request.gpus)

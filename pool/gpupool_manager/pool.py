@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpupool_common import logs
 from gpupool_common.clock import SteadyClock
@@ -32,6 +32,7 @@ from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
 from gpupool_manager.tenancy import Tenancy
 from gpupool_manager.tokens import is_valid
 from gpupool_manager.transaction import MANAGER, Actor, Event, Transaction
+from gpupool_manager.waiting import OrderRules
 
 #: So many nodes that do not confirm may a request meet before it is told that it waits.
 CONFIRM_TRIES = 4
@@ -55,6 +56,10 @@ class Rules:
     #: After waiting for so long, nobody may overtake a request any more.
     patience: float = 60.0
     longest_queue: int = 10_000
+    #: Who goes first in the queue.
+    order: OrderRules = field(default_factory=OrderRules)
+    #: How long a lease that is to be given back goes on after its programs were told.
+    reclaim_seconds: float = 60.0
     #: A queued request that nobody asks for so long leaves the queue: its client is dead.
     unasked: float = 90.0
     history_days: float = 365.0
@@ -168,11 +173,17 @@ class Pool:
         self._loads += 1
         self._reloaded = True
         # Nodes must notice that their orders may be others now.
-        self.ledger = Ledger(loaded, self.clock(), f"{self.epoch}.{self._loads}")
-        self.ledger.confirming = self.on_orders is not None
         rules = self.rules
+        epoch = f"{self.epoch}.{self._loads}"
+        self.ledger = Ledger(loaded, self.clock(), epoch, rules.order)
+        self.ledger.confirming = self.on_orders is not None
         self.leases = Leases(
-            self.ledger, rules.patience, rules.longest_queue, rules.unasked, rules.only_checks
+            self.ledger,
+            rules.patience,
+            rules.longest_queue,
+            rules.unasked,
+            rules.only_checks,
+            rules.reclaim_seconds,
         )
         self.fleet = Fleet(
             self.ledger,

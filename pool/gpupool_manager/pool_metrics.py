@@ -104,6 +104,11 @@ class PoolCollector(Collector):
             "Leases whose servers have not all made a change of limits",
             value=sum(1 for _ in self._pool.resizes.open),
         )
+        yield GaugeMetricFamily(
+            f"{PREFIX}_leases_ending",
+            "Leases that are to be given back soon, as their programs were told",
+            value=len(ledger.ending),
+        )
         resizes = CounterMetricFamily(
             f"{PREFIX}_lease_resizes", "Changes of leases' limits", labels=["outcome"]
         )
@@ -120,7 +125,11 @@ class PoolCollector(Collector):
 
     def _tenants(self) -> Iterator[Metric]:
         ledger = self._pool.ledger
-        uses = (("in_use", ledger.active), ("queued", ledger.queued))
+        uses = (
+            ("in_use", ledger.active),
+            ("borrowed", ledger.borrowed),
+            ("queued", ledger.queued),
+        )
         for quantity, name, text, unit in _QUANTITIES:
             have = _gauge(f"tenant_{name}", f"{text} of a tenant", ["tenant", "state"])
             for state, by_tenant in uses:

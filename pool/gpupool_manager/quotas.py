@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpupool_common.sizes import format_part, format_size
@@ -33,6 +33,12 @@ class Use:
         self.memory_bytes += sign * other.memory_bytes
         self.compute_permille += sign * other.compute_permille
         self.sessions += sign * other.sessions
+
+    def less(self, other: Use) -> Use:
+        """What is left of it without the other."""
+        left = replace(self)
+        left.add(other, -1)
+        return left
 
     @property
     def nothing(self) -> bool:

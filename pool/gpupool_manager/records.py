@@ -14,6 +14,8 @@ from gpupool_manager.placement_request import PlacementRequest
 
 Scope = Literal["admin", "tenant", "node", "metrics"]
 Mode = Literal["open", "cordoned", "draining"]
+#: What becomes of a request that its tenant's quota has no room for.
+Beyond = Literal["refuse", "wait", "borrow"]
 
 
 @dataclass(slots=True)
@@ -39,6 +41,10 @@ class Quota:
     models: list[str] | None = None
     #: What its sessions may have of each host (gpupool_common/budgets.py), by name.
     budgets: dict[str, int] = field(default_factory=dict)
+    #: How large a share of the pool is its due, next to those of others.
+    weight: int = 1
+    #: Whether it may borrow what others leave free, beyond its quota.
+    borrow: bool = False
     version: int = 1
 
 
@@ -154,6 +160,14 @@ class Resize:
     open: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A lease is to be given back, and its programs are told so before."""
+
+    at: float
+    reason: str
+
+
 @dataclass(slots=True)
 class Lease:
     id: str
@@ -184,6 +198,10 @@ class Lease:
     #: Another one after every change of its limits.
     version: int = 1
     resize: Resize | None = None
+    beyond: Beyond = "refuse"
+    #: Whether it is beyond its tenant's quota, until others want what is theirs.
+    borrowed: bool = False
+    ending: Ending | None = None
 
     @property
     def limits(self) -> Limits:

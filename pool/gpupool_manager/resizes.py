@@ -73,9 +73,12 @@ class Resizes:
         if after.priority > before.priority:
             check_priority(self._ledger.quotas[lease.tenant], lease.tenant, after.priority)
 
-    def _check_quota(self, tenant: str, more: Use) -> None:
-        ledger = self._ledger
-        active, queued = (ledger.use(uses, tenant) for uses in (ledger.active, ledger.queued))
+    def _check_quota(self, lease: Lease, more: Use) -> None:
+        ledger, tenant = self._ledger, lease.tenant
+        # What is borrowed may not grow beyond the quota.
+        own = not lease.borrowed
+        active = ledger.guaranteed(tenant) if own else ledger.use(ledger.active, tenant)
+        queued = ledger.claimed(tenant)
         found = excesses(ledger.quotas[tenant], more, active, queued)
         # Who is over a quota that was lowered may keep what there is, and have less.
         if found := [excess for excess in found if excess.asked > 0]:
@@ -88,7 +91,7 @@ class Resizes:
         changed.limits = after
         more, less = use_of(changed), use_of(lease)
         more.add(less, -1)
-        self._check_quota(lease.tenant, more)
+        self._check_quota(lease, more)
         request = request_of(changed, ledger.quotas[lease.tenant])
         if (never := could_ever(ledger.index, request)) is not None:
             raise Problem(409, "impossible", never)
@@ -99,7 +102,7 @@ class Resizes:
         lease.version += 1
         kinds = ledger.index.kinds(request)
         ledger.queue.join(lease, request, waiting.reason, kinds, waiting.heard)
-        ledger.use(ledger.queued, lease.tenant).add(more)
+        ledger.count_queued(lease, more)
         transaction.put(lease)
         transaction.log("lease.changed", lease.id, lease.tenant, **asdict(after))
         self._leases.pump(transaction)
@@ -122,7 +125,7 @@ class Resizes:
             sizes[grant.gpu] = (memory, share)
             more.memory_bytes += memory - grant.memory_bytes
             more.compute_permille += share - grant.share_permille
-        self._check_quota(lease.tenant, more)
+        self._check_quota(lease, more)
         for grant in lease.present:
             self._check_room(grant, *sizes[grant.gpu], with_numbers)
         self._check_turn(transaction, lease, sizes, after.priority)
@@ -165,7 +168,7 @@ class Resizes:
             return
         kinds = frozenset(kind_of(ledger.index.slots[uuid]) for uuid in grown)
         name = ledger.ids.make("lease", transaction.now)
-        newcomer = replace(lease, id=name, priority=priority)
+        newcomer = replace(lease, id=name, priority=priority, created=transaction.now)
         reason = self._leases.behind(newcomer, kinds | one_of_a_kind(grown), transaction.now)
         if reason is not None:
             raise Problem(409, "full", reason)
@@ -190,10 +193,9 @@ class Resizes:
             )
             grant.memory_bytes, grant.share_permille = memory, share
             transaction.put(grant)
-        active = ledger.use(ledger.active, lease.tenant)
-        active.add(before, -1)
-        active.add(use_of(lease))
-        ledger.meter.change(lease.tenant, active, transaction.now)
+        ledger.count_active(lease, before, -1)
+        ledger.count_active(lease, use_of(lease))
+        ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
 
     # What servers say ------------------------------------------------------------------
 

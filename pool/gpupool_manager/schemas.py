@@ -20,7 +20,7 @@ from gpupool_common.node_protocol import (
 )
 from gpupool_common.quantities import MOST_SESSIONS, Memory, Share, TotalCompute, TotalMemory
 from gpupool_manager.placement_request import Hosts, Policy
-from gpupool_manager.records import Scope
+from gpupool_manager.records import Beyond, Scope
 from gpupool_manager.schemas_resize import ResizeOut
 
 T = TypeVar("T")
@@ -104,6 +104,12 @@ class QuotaIn(In):
         TenantBudgets.model_construct(),
         description="of each GPU host, for all its processes there together",
     )
+    weight: Annotated[Whole, Field(ge=1, le=1000)] = Field(
+        1, description="how large a share of the pool is its due, next to those of others"
+    )
+    borrow: StrictBool = Field(
+        False, description="whether it may borrow what others leave free, beyond its quota"
+    )
 
     def values(self) -> dict[str, Any]:
         """As the manager keeps it."""
@@ -122,6 +128,7 @@ class QuotaOut(QuotaIn):
 
     tenant: str
     in_use: UseOut
+    borrowed: UseOut = Field(description="of what is in use: beyond the quota, until others ask")
     queued: UseOut
 
 
@@ -317,6 +324,11 @@ class LeaseRequestIn(PlacementRequestIn):
     sessions: Annotated[Whole, Field(ge=1, le=MOST_SESSIONS)] | None = Field(
         None, description="how many of its processes each server serves at once; null: no limit"
     )
+    beyond_quota: Beyond = Field(
+        "refuse",
+        description="wait: queue until the quota has room; borrow: take what others leave free,"
+        " until they ask for it",
+    )
 
 
 class LeaseChange(In):
@@ -352,6 +364,13 @@ class ServerOut(BaseModel):
     devices: list[int] = Field(description="the ordinals of the lease that are there")
 
 
+class EndingOut(BaseModel):
+    """A lease is to be given back: save, end, and start again."""
+
+    at: datetime
+    reason: str
+
+
 class PlacementRequestOut(PlacementRequestIn):
     model_config = ConfigDict(extra="ignore")
 
@@ -370,6 +389,9 @@ class LeaseOut(BaseModel):
     label: str
     until: LeaseEnd
     sessions: int | None
+    beyond_quota: Beyond
+    borrowed: bool = Field(description="beyond its tenant's quota, until others ask for it")
+    ending: EndingOut | None = Field(description="when it is to be given back, and why")
     ttl_seconds: float
     created: datetime
     granted: datetime | None
@@ -418,41 +440,8 @@ class QueueOut(BaseModel):
     share_permille: int
     since: datetime
     until: datetime
+    beyond_quota: Beyond
     reason: str
-
-
-# Keys ----------------------------------------------------------------------------------
-
-
-class KeyRoll(In):
-    revoke: StrictBool = Field(
-        False, description="true: refuse what was signed so far, as after a theft"
-    )
-
-
-class KeyOut(BaseModel):
-    id: str
-    age: Literal["upcoming", "current", "old"] = Field(
-        description="upcoming: nodes are told of it; current: it signs; old: what it has signed is"
-        " good until it expires"
-    )
-    public: str = Field(description="Ed25519, in hexadecimal")
-    made: datetime
-    signs: datetime | None = Field(description="since when it signs")
-    until: datetime | None = Field(description="when nodes forget it")
-    without: list[str] = Field(description="nodes that have not said that they have it")
-
-
-class LinkKeyRetire(In):
-    force: bool = Field(
-        default=False, description="also where nodes would need a new join token after that"
-    )
-
-
-class LinkKeyOut(BaseModel):
-    current: str = Field(description="CURVE, public, in hexadecimal: what the link has")
-    upcoming: str | None = Field(description="what it has once the current one is retired")
-    without: list[str] = Field(description="nodes that have not said that they have the next one")
 
 
 # Looking -------------------------------------------------------------------------------

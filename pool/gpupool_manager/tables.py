@@ -59,6 +59,19 @@ class _Resize(TypeDecorator[records.Resize]):
         return records.Resize(**{**value, **limits})
 
 
+class _Ending(TypeDecorator[records.Ending]):
+    """Why and when a lease is to be given back, as JSON."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: records.Ending | None, dialect: Dialect) -> Any:
+        return None if value is None else asdict(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> records.Ending | None:
+        return None if value is None else records.Ending(**value)
+
+
 class _State(TypeDecorator[StrEnum]):
     """One of an enumeration's texts."""
 
@@ -101,6 +114,8 @@ quotas = Table(
     Column("priority", Integer, nullable=False),
     Column("models", JSON(none_as_null=True)),
     Column("budgets", JSON, nullable=False),
+    Column("weight", Integer, nullable=False),
+    Column("borrow", Boolean, nullable=False),
     Column("version", Integer, nullable=False),
 )
 
@@ -189,6 +204,9 @@ leases = Table(
     Column("ceiling_permille", Integer, nullable=False),
     Column("version", Integer, nullable=False),
     Column("resize", _Resize),
+    Column("beyond", String(8), nullable=False),
+    Column("borrowed", Boolean, nullable=False),
+    Column("ending", _Ending),
     Index("leases_of_tenant", "tenant", "id"),
     Index("leases_in_state", "state", "id"),
 )

@@ -13,11 +13,10 @@ from gpupool_manager.records import Gpu, Lease, Node, Quota, Tenant, Token
 from gpupool_manager.resizes import lacking
 from gpupool_manager.scheduler import Verdict
 from gpupool_manager.schemas import (
+    EndingOut,
     GpuOut,
     GrantOut,
-    KeyOut,
     LeaseOut,
-    LinkKeyOut,
     NodeOut,
     PlacementRequestOut,
     QueueOut,
@@ -30,6 +29,7 @@ from gpupool_manager.schemas import (
     maybe_when,
     when,
 )
+from gpupool_manager.schemas_keys import KeyOut, LinkKeyOut
 from gpupool_manager.schemas_resize import LimitsOut, ResizeOut
 from gpupool_manager.signing_keys import SigningKey
 from gpupool_manager.waiting import Waiting
@@ -40,6 +40,7 @@ def quota(ledger: Ledger, record: Quota) -> QuotaOut:
     return QuotaOut(
         **values,
         in_use=_use(ledger.active.get(record.tenant, Use())),
+        borrowed=_use(ledger.borrowed.get(record.tenant, Use())),
         queued=_use(ledger.queued.get(record.tenant, Use())),
     )
 
@@ -153,6 +154,9 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         label=record.label,
         until=record.until,
         sessions=record.sessions,
+        beyond_quota=record.beyond,
+        borrowed=record.borrowed,
+        ending=_ending(record),
         ttl_seconds=record.ttl,
         created=when(record.created),
         granted=maybe_when(record.granted),
@@ -179,6 +183,11 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         servers=_servers(ledger, record) if usable else [],
         token=None,
     )
+
+
+def _ending(record: Lease) -> EndingOut | None:
+    ending = record.ending
+    return None if ending is None else EndingOut(at=when(ending.at), reason=ending.reason)
 
 
 def _aside(ledger: Ledger, uuid: str) -> str | None:
@@ -247,6 +256,7 @@ def waiting(position: int, entry: Waiting) -> QueueOut:
         share_permille=record.request.share_permille,
         since=when(record.created),
         until=when(record.deadline),
+        beyond_quota=record.beyond,
         reason=entry.reason,
     )
 

@@ -1,4 +1,8 @@
-"""The queue of a full pool: by priority, then by arrival.
+"""The queue of a full pool.
+
+In strict order it goes by priority, then by arrival. In fair order the tenant goes first that has
+the smallest share of the pool for its weight; among its own requests waiting counts like priority.
+Who has waited very long goes before all shares.
 
 Requests of a tenant that request the same with the same priority form a group: when the
 first of them cannot be granted, nor can the others. So what there is to do when there is
@@ -9,15 +13,35 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from gpupool_manager.index import Kind, one_of_a_kind
 from gpupool_manager.placement_request import PlacementRequest
-from gpupool_manager.records import Lease
+from gpupool_manager.records import Beyond, Lease
 
-Place = tuple[int, str]
-_GroupKey = tuple[str, int, PlacementRequest]
+#: Among those of one rank: lower goes first.
+Place = tuple[float, str]
+#: A share of the pool, after those who have waited very long.
+Rank = tuple[int, float]
+_GroupKey = tuple[str, int, PlacementRequest, Beyond]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRules:
+    """Who goes first."""
+
+    fair: bool = False
+    #: In fair order waiting so long counts as much as one step of priority.
+    aging: float = 3600.0
+    #: In fair order who has waited for so long goes before all shares.
+    starving: float = 6 * 3600.0
+
+    def place(self, lease: Lease) -> Place:
+        # Ids rise with time, so they are the order of arrival.
+        if self.fair:
+            return (lease.created - lease.priority * self.aging, lease.id)
+        return (-lease.priority, lease.id)
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +56,8 @@ class Group:
     members: list[Place] = field(default_factory=list)
     #: Whether it is room that lacks, and not the tenant's quota.
     for_room: bool = True
+    #: Whether it would be beyond the quota: what it waits for is to be lent.
+    over: bool = False
     #: Whether releases can give it room: its nodes are there.
     hopeful: bool = True
 
@@ -67,13 +93,18 @@ class Waiting:
         group = self.group
         late = now - self.lease.created > patience
         meets = not group.holds_back.isdisjoint(kinds)
-        return late and group.for_room and group.hopeful and meets
+        return late and group.for_room and group.hopeful and not group.over and meets
 
 
 class LeaseQueue:
     """Everybody who waits, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: OrderRules, share: Callable[[str], float]) -> None:
+        self.rules = rules
+        #: How much of the pool a tenant has for its weight.
+        self._share = share
+        #: When it was last worked through: positions are of then.
+        self._now = 0.0
         self._places: list[Place] = []
         self._waiting: dict[str, Waiting] = {}
         self._groups: dict[_GroupKey, Group] = {}
@@ -82,8 +113,23 @@ class LeaseQueue:
         return len(self._places)
 
     def __iter__(self) -> Iterator[Waiting]:
-        """In order."""
+        """By place: in strict order that is the order."""
         return (self._waiting[lease] for _, lease in self._places)
+
+    def in_order(self) -> list[Waiting]:
+        """As they would go now, if nobody's share changed by that."""
+        if not self.rules.fair:
+            return list(self)
+        return sorted(self, key=lambda waiting: self.rank(waiting.lease, self._now))
+
+    def rank(self, lease: Lease, now: float) -> Rank:
+        """What goes before places. All are equal in strict order."""
+        if not self.rules.fair or now - lease.created > self.rules.starving:
+            return (0, 0.0)
+        return (1, self._share(lease.tenant))
+
+    def __getitem__(self, lease: str) -> Waiting:
+        return self._waiting[lease]
 
     def get(self, lease: str) -> Waiting | None:
         return self._waiting.get(lease)
@@ -96,13 +142,12 @@ class LeaseQueue:
         kinds: frozenset[Kind],
         now: float,
     ) -> None:
-        # Ids rise with time, so they are the order of arrival.
-        insort(self._places, _place(lease))
+        insort(self._places, self.rules.place(lease))
         self._enter(lease, request, reason, kinds, now)
 
     def leave(self, lease: Lease) -> None:
         self._exit(lease)
-        del self._places[bisect_left(self._places, _place(lease))]
+        del self._places[bisect_left(self._places, self.rules.place(lease))]
 
     def regroup(self, lease: Lease, request: PlacementRequest) -> None:
         """It keeps its place and may have something else."""
@@ -112,32 +157,64 @@ class LeaseQueue:
 
     def position(self, lease: Lease) -> int:
         """1 for who is next."""
-        return bisect_left(self._places, _place(lease)) + 1
+        place = self.rules.place(lease)
+        if not self.rules.fair:
+            return bisect_left(self._places, place) + 1
+        turn = (self.rank(lease, self._now), place)
+        others = ((self.rank(each.lease, self._now), self.rules.place(each.lease)) for each in self)
+        return 1 + sum(other < turn for other in others)
 
-    def heads(self) -> Iterator[Waiting]:
-        """The first of each group, in order; after one that has left its group, the next of it."""
-        heads = [(group.members[0], group) for group in self._groups.values()]
-        order = [(place, number) for number, (place, _) in enumerate(heads)]
+    def heads(self, now: float) -> Iterator[Waiting]:
+        """The first of each group, in order; after one that has left its group, the next of it.
+
+        Shares may grow meanwhile, and do not become smaller.
+        """
+        self._now = now
+        groups = list(self._groups.values())
+        order = [(self._turn(group, now), number) for number, group in enumerate(groups)]
         heapq.heapify(order)
         while order:
-            place, number = heapq.heappop(order)
-            group = heads[number][1]
+            turn, number = heapq.heappop(order)
+            group = groups[number]
+            if (later := self._turn(group, now)) > turn:
+                heapq.heappush(order, (later, number))
+                continue
+            _, place = turn
             yield self._waiting[place[1]]
             if group.members and group.members[0] != place:
-                heapq.heappush(order, (group.members[0], number))
+                heapq.heappush(order, (self._turn(group, now), number))
+
+    def _turn(self, group: Group, now: float) -> tuple[Rank, Place]:
+        place = group.members[0]
+        return self.rank(self._waiting[place[1]].lease, now), place
 
     def blocker(
         self, lease: Lease, kinds: frozenset[Kind], now: float, patience: float
     ) -> Waiting | None:
         """Who before this place has waited so long that the place must wait, too."""
+        turn = (self.rank(lease, now), self.rules.place(lease))
         # The first of a group has waited longest of it.
         before = [
-            group.members[0]
+            ahead
             for group in self._groups.values()
-            if group.members[0] < _place(lease)
-            and self._waiting[group.members[0][1]].goes_first(kinds, now, patience)
+            if (ahead := self._turn(group, now)) < turn
+            and self._waiting[ahead[1][1]].goes_first(kinds, now, patience)
         ]
-        return self._waiting[min(before)[1]] if before else None
+        return self._waiting[min(before)[1][1]] if before else None
+
+    def wanted(self, kinds: frozenset[Kind]) -> bool:
+        """Whether somebody within its quota waits for room that one of these kinds could be."""
+        return any(
+            group.for_room
+            and group.hopeful
+            and not group.over
+            and not group.holds_back.isdisjoint(kinds)
+            for group in self._groups.values()
+        )
+
+    def members(self, group: Group) -> list[Lease]:
+        """Whoever wants the same, in order."""
+        return [self._waiting[name].lease for _, name in group.members]
 
     def _enter(
         self,
@@ -147,20 +224,20 @@ class LeaseQueue:
         kinds: frozenset[Kind],
         heard: float,
     ) -> None:
-        key = (lease.tenant, lease.priority, request)
+        key = _key(lease, request)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(request, reason, kinds)
-        insort(group.members, _place(lease))
+        insort(group.members, self.rules.place(lease))
         self._waiting[lease.id] = Waiting(lease, group, heard)
 
     def _exit(self, lease: Lease) -> Group:
         group = self._waiting.pop(lease.id).group
-        del group.members[bisect_left(group.members, _place(lease))]
+        del group.members[bisect_left(group.members, self.rules.place(lease))]
         if not group.members:
-            del self._groups[(lease.tenant, lease.priority, group.request)]
+            del self._groups[_key(lease, group.request)]
         return group
 
 
-def _place(lease: Lease) -> Place:
-    return (-lease.priority, lease.id)
+def _key(lease: Lease, request: PlacementRequest) -> _GroupKey:
+    return (lease.tenant, lease.priority, request, lease.beyond)

@@ -62,7 +62,7 @@ def test_flags_beat_the_environment_and_that_the_file(folder: Path) -> None:
         ('tenant_requests = "many"', "tenant_requests", "0.1 .. 1000000"),
         ('log_level = "loud"', "log_level", "debug, info, warning or error"),
         ('open_metrics = "perhaps"', "open_metrics", "true"),
-        ("listne = 1", "listne", "the keys are: confirm_seconds,"),
+        ("listne = 1", "listne", "the keys are: aging_seconds,"),
     ],
 )
 def test_what_is_wrong_is_named(folder: Path, text: str, key: str, allowed: str) -> None:

@@ -329,6 +329,7 @@ def test_no_such_gpus(refused: User) -> None:
         (["--weight", "3"], "--weight is not for a pool"),
         (["--group", "x"], "--group is not for a pool"),
         (["--same-host", "--spread"], "--same-host and --spread exclude each other"),
+        (["--beyond-quota", "x"], "--beyond-quota: 'x' is not one of refuse, wait, borrow"),
         (["--policy", "fair"], "--policy: 'fair' is not one of binpack, spread, fragmentation"),
         (["--capability", "nine"], "--capability: 'nine' is not of the form 8.0"),
         (["--min-driver", "13"], "--min-driver: '13' is not of the form 12.4"),

@@ -7,7 +7,7 @@ from alembic import op
 
 # Until that release its tables change in place, and each time get another name here: a database
 # of a checkout before is then refused, and not found to lack a column later.
-revision = "1.6"
+revision = "1.7"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -78,6 +78,9 @@ def upgrade() -> None:
         sa.Column("ceiling_permille", sa.Integer(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("resize", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("beyond", sa.String(length=8), nullable=False),
+        sa.Column("borrowed", sa.Boolean(), nullable=False),
+        sa.Column("ending", sa.JSON(none_as_null=True), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("leases", schema=None) as batch_op:
@@ -176,6 +179,8 @@ def upgrade() -> None:
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("models", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("budgets", sa.JSON(), nullable=False),
+        sa.Column("weight", sa.Integer(), nullable=False),
+        sa.Column("borrow", sa.Boolean(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["tenant"], ["tenants.name"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("tenant"),
