@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gpupool_common import collector
+from gpupool.nearly_right import Helpful
+from gpupool_common import collector, manual
+from gpupool_common.errors import GpupoolError
 
 #: The modules of commands. Each adds its own: the one that is asked for imports no other's.
 MODULES = {
@@ -39,6 +41,17 @@ def _show_version(value: bool) -> None:
         raise typer.Exit
 
 
+def _context_names(incomplete: str) -> list[str]:
+    """For a shell that completes; a file that is wrong has none."""
+    from gpupool import contexts
+
+    try:
+        names = contexts.load(contexts.default_path()).named
+    except GpupoolError:
+        return []
+    return [name for name in sorted(names) if name.startswith(incomplete)]
+
+
 def _use_context(value: str | None) -> None:
     """For this command and what it starts; options come before variables."""
     if value:
@@ -55,6 +68,7 @@ def _root(
         typer.Option(
             metavar="NAME",
             callback=_use_context,
+            autocompletion=_context_names,
             help="which of `gpupool context list`, instead of the current one",
         ),
     ] = None,
@@ -72,6 +86,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
         no_args_is_help=True,
+        cls=Helpful,
         help="CUDA programs on GPUs that their machine does not have.",
     )
     app.callback()(_root)
@@ -80,11 +95,21 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         import_module(f"gpupool.{module}").add_to(app)
     for group in (name for name in names if name in GROUPS):
         app.add_typer(import_module(f"gpupool.{group}").app, name=group)
+    app.command("completion")(manual.completion_of("gpupool"))
+    app.command("man")(manual.man_of("gpupool", manual.USERS, _parsers))
     return app
+
+
+def _parsers() -> dict[str, Any]:
+    """All parsers by their words, for pages."""
+    root = typer.main.get_command(make_app())
+    commands = getattr(root, "commands", {})
+    return {"gpupool": root, **{f"gpupool {word}": each for word, each in commands.items()}}
 
 
 def main() -> None:
     """The entry point."""
+    manual.prepare("gpupool")
     asked = sys.argv[1:2]
     with collector.importing():
         app = make_app(asked if asked and asked[0] in COMMANDS else COMMANDS)

@@ -13,6 +13,7 @@ from gpupool_common import __version__, logs
 from gpupool_common import certificate as certificates
 from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.program import Program
 from gpupool_common.setting_options import setting_help, with_settings
 from gpupool_manager.config import Settings, load_settings
 from gpupool_manager.service import TOKEN_FILE, default_state_dir, serve
@@ -94,29 +95,18 @@ def certificate_fingerprint(
         raise _ended(error) from None
 
 
-#: Commands beside the manager itself.
-_BESIDE = {"token": (token, _tokens), "certificate": (certificate, _certificates)}
-
-
 def _ended(error: GpupoolError) -> typer.Exit:
     print(f"gpupool-manager: {error}", file=sys.stderr)
     return typer.Exit(2 if isinstance(error, ConfigError) else 1)
 
 
+PROGRAM = Program(
+    "gpupool-manager",
+    with_settings(Settings, command),
+    {"token": token, "certificate": certificate},
+)
+
+
 def main() -> None:
     """The manager, or a command beside it."""
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
-    )
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name in _BESIDE:
-        commands, callback = _BESIDE[name]
-        app.add_typer(commands, name=name)
-        app.callback()(callback)
-    else:
-        app.command(epilog="Beside it: gpupool-manager token path, certificate fingerprint")(
-            with_settings(Settings, command)
-        )
-    app(prog_name="gpupool-manager")
+    PROGRAM.run()

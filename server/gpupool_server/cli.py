@@ -12,6 +12,7 @@ import uvloop
 from gpupool_common import __version__, logs
 from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.program import Program
 from gpupool_common.setting_options import with_settings
 from gpupool_common.space import FULL, no_space
 from gpupool_server.config import Settings, load_settings
@@ -86,16 +87,15 @@ def examine(
         raise typer.Exit(1)
 
 
+PROGRAM = Program(
+    "gpupool-server",
+    with_settings(Settings, command, leave_out=TABLES),
+    {
+        "doctor": with_settings(Settings, examine, leave_out=TABLES),
+    },
+)
+
+
 def main() -> None:
     """The entry point."""
-    doctor_asked = sys.argv[1:2] == ["doctor"]
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
-    )
-    chosen = examine if doctor_asked else command
-    app.command()(with_settings(Settings, chosen, leave_out=TABLES))
-    if doctor_asked:
-        app(sys.argv[2:], prog_name="gpupool-server doctor")
-    app(prog_name="gpupool-server")
+    PROGRAM.run()
