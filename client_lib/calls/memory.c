@@ -9,6 +9,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "ipc.h"
 #include "its.h"
 #include "managed.h"
 #include "ranges.h"
@@ -147,8 +148,11 @@ CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr)
     unsigned place = on ? on->session->index : gpc_range_place();
     if (!gpc_range_find_at(place, dptr, &range) || range.begin != dptr ||
         (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_MANAGED &&
-         range.kind != GPC_RANGE_POOL && range.kind != GPC_RANGE_GRAPH))
+         range.kind != GPC_RANGE_POOL && range.kind != GPC_RANGE_GRAPH &&
+         range.kind != GPC_RANGE_IMPORTED))
         return CUDA_ERROR_INVALID_VALUE;
+    if (range.kind == GPC_RANGE_IMPORTED)
+        return gpc_ipc_close(on, dptr, range.kind);
     bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_forget(&range);
     CUresult r = range.kind == GPC_RANGE_MANAGED ? gpc_managed_free(on, dptr)
                                                  : gpc_wire_cuMemFree_v2_on(on, dptr);

@@ -35,7 +35,7 @@ static CUresult of_all(void *data, CUpointer_attribute which)
 /* A device's default pool gets its handle when somebody asks. */
 static CUresult pool_of(CUmemoryPool *pool, const struct gpc_range *range)
 {
-    bool pooled = range->kind == GPC_RANGE_POOL;
+    bool pooled = range->kind == GPC_RANGE_POOL || range->kind == GPC_RANGE_IMPORTED;
     *pool = pooled ? (CUmemoryPool)range->from : NULL;
     return pooled && !*pool ? gpc_pool_default(range->device, pool) : CUDA_SUCCESS;
 }
@@ -57,7 +57,7 @@ static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         if (range->kind == GPC_RANGE_POOL || range->kind == GPC_RANGE_GRAPH ||
-            range->kind == GPC_RANGE_MAPPED)
+            range->kind == GPC_RANGE_MAPPED || range->kind == GPC_RANGE_IMPORTED)
             return CUDA_ERROR_INVALID_VALUE;
         *(CUcontext *)data = range->context;
         return CUDA_SUCCESS;

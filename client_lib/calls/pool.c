@@ -6,6 +6,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "ipc.h"
 #include "memory.h"
 #include "ranges.h"
 #include "session.h"
@@ -29,8 +30,8 @@ static CUresult free_ordered(const struct gpc_route *on, const struct gpc_range 
     return r;
 }
 
-/* Freeing cuMemAlloc's memory in stream order: what CUDA promises is kept by waiting for
- * everything. */
+/* Freeing cuMemAlloc's memory in stream order, or what another process's pool has: what CUDA
+ * promises is kept by waiting for everything. */
 static CUresult free_plain(const struct gpc_route *on, CUdeviceptr dptr, CUstream stream)
 {
     bool captures;
@@ -50,7 +51,8 @@ GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     if (!gpc_range_find_at(on.session->index, dptr, &range) || range.begin != dptr ||
         range.kind == GPC_RANGE_IPC)
         return CUDA_ERROR_INVALID_VALUE;
-    bool plain = range.kind == GPC_RANGE_DEVICE || range.kind == GPC_RANGE_MANAGED;
+    bool plain = range.kind == GPC_RANGE_DEVICE || range.kind == GPC_RANGE_MANAGED ||
+                 range.kind == GPC_RANGE_IMPORTED;
     return gpc_leave(plain ? free_plain(&on, dptr, hStream) : free_ordered(&on, &range, hStream));
 }
 
@@ -139,6 +141,8 @@ GPC_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 
 static CUresult choose_pool(CUdevice dev, CUmemoryPool pool)
 {
+    if (gpc_pool_is_imported(pool)) /* nothing is allocated from another process's */
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult r = gpc_wire_cuDeviceSetMemPool(dev, pool);
     if (r == CUDA_SUCCESS)
         current_pools[dev] = pool;

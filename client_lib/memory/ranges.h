@@ -16,12 +16,13 @@ enum gpc_range_kind {
     GPC_RANGE_MANAGED, /* cuMemAllocManaged: a device's, and the host's at the same address */
     GPC_RANGE_POOL,    /* cuMemAllocAsync */
     GPC_RANGE_GRAPH, /* cuMemAllocAsync in a capture: it comes and goes with the graph's launches */
-    GPC_RANGE_MAPPED, /* cuMemMap */
-    GPC_RANGE_GLOBAL, /* a module's variable */
-    GPC_RANGE_IPC,    /* cuIpcOpenMemHandle: another process's cuMemAlloc */
-    GPC_RANGE_SHARED, /* cuMemHostAlloc, memory that both sides have mapped, or (without an owner)
+    GPC_RANGE_MAPPED,   /* cuMemMap */
+    GPC_RANGE_GLOBAL,   /* a module's variable */
+    GPC_RANGE_IPC,      /* cuIpcOpenMemHandle: another process's cuMemAlloc */
+    GPC_RANGE_IMPORTED, /* cuMemPoolImportPointer: of another process's pool */
+    GPC_RANGE_SHARED,   /* cuMemHostAlloc, memory that both sides have mapped, or (without an owner)
                        * have at the same address and keep alike (managed/mapped.c) */
-    GPC_RANGE_HOST,   /* cuMemHostAlloc or cuMemHostRegister, this process's own */
+    GPC_RANGE_HOST,     /* cuMemHostAlloc or cuMemHostRegister, this process's own */
 };
 
 /* Drivers choose the addresses of modules' variables, and two hosts' may choose the

@@ -121,13 +121,17 @@ static void say_refused(struct gp_snapshot *s)
         CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED,
         CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK,
         CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH,
-        CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
         CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
     };
-    for (uint32_t i = 0; i < s->device_count; i++)
+    for (uint32_t i = 0; i < s->device_count; i++) {
+        int32_t *has = s->devices[i].attributes;
         for (size_t k = 0; k < sizeof refused / sizeof *refused; k++)
-            if (s->devices[i].attributes[refused[k]] != GP_ATTRIBUTE_NONE)
-                s->devices[i].attributes[refused[k]] = 0;
+            if (has[refused[k]] != GP_ATTRIBUTE_NONE)
+                has[refused[k]] = 0;
+        if (has[CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES] != GP_ATTRIBUTE_NONE)
+            has[CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES] &=
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    }
 }
 
 const char *gpc_snapshot_read(const void *from, uint32_t bytes, struct gp_snapshot *to)

@@ -118,6 +118,9 @@ enum gp_ipc_kind {
     GP_IPC_MEMORY = 1, /* a file: memory of cuMemCreate */
     GP_IPC_RANGE = 2,  /* a CUipcMemHandle: an allocation of cuMemAlloc */
     GP_IPC_EVENT = 3,  /* a CUipcEventHandle */
+    GP_IPC_POOL = 4,   /* a file: a pool */
+    /* a CUmemPoolPtrExportData: an allocation of a pool; workers name it as a range */
+    GP_IPC_POINTER = 5,
 };
 
 /* `state` of the load messages */

@@ -1,5 +1,6 @@
 /* Devices: how many, what they are called, what they can do. */
 #include "ipc.h"
+#include "pool.h"
 #include "shared_event.h"
 
 #include <ctype.h>
@@ -327,6 +328,7 @@ static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
     [A(DIRECT_MANAGED_MEM_ACCESS_FROM_HOST)] = 0,
     [A(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)] = 1,
     [A(HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)] = 1,
+    [A(MEMPOOL_SUPPORTED_HANDLE_TYPES)] = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
     [A(MAX_BLOCKS_PER_MULTIPROCESSOR)] = SG_BLOCKS_PER_SM,
     [A(RESERVED_SHARED_MEMORY_PER_BLOCK)] = SG_SHARED_RESERVED,
     [A(READ_ONLY_HOST_REGISTER_SUPPORTED)] = 1,

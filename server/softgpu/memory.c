@@ -1,5 +1,6 @@
 /* cuMemAlloc and its kin, and what pointers say of themselves. */
 #include "ipc.h"
+#include "pool.h"
 #include "timeslice.h"
 
 CUresult sg_memory_take(const struct sg_extent *like, uint64_t size, uint64_t *address)
@@ -30,6 +31,11 @@ CUresult sg_memory_take(const struct sg_extent *like, uint64_t size, uint64_t *a
 CUresult sg_memory_give(uint64_t address)
 {
     struct sg_extent extent;
+    if (sg_address_find(address, &extent) && extent.begin == address &&
+        extent.space == SG_SPACE_IPC) {
+        sg_ipc_unmap(&extent);
+        return CUDA_SUCCESS;
+    }
     if (!sg_address_remove(address, &extent))
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t size = extent.end - extent.begin;
@@ -113,8 +119,10 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
         /* Twice: another thread may free it while this one waits. */
         if (!sg_address_find(dptr, &extent) || extent.begin != dptr || extent.internal ||
             extent.freed || sg_space_is_host(extent.space) || extent.space == SG_SPACE_MAPPED ||
-            extent.space == SG_SPACE_IPC)
+            (extent.space == SG_SPACE_IPC && !sg_ipc_is_pool(&extent)))
             return CUDA_ERROR_INVALID_VALUE;
+        if (pass == 0 && sg_ipc_closed(&extent))
+            return CUDA_SUCCESS;
         if (pass == 0)
             sg_memory_wait(extent.device);
     }
@@ -163,7 +171,8 @@ static CUresult place_of(void *data, CUpointer_attribute attribute, CUdeviceptr 
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         /* Memory of pools and of virtual memory management belongs to no context. */
-        if (extent->space == SG_SPACE_POOL || extent->space == SG_SPACE_MAPPED)
+        if (extent->space == SG_SPACE_POOL || extent->space == SG_SPACE_MAPPED ||
+            sg_ipc_is_pool(extent))
             return CUDA_ERROR_INVALID_VALUE;
         *(CUcontext *)data = extent->context;
         return CUDA_SUCCESS;

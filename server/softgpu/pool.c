@@ -2,7 +2,9 @@
  * Stream-ordered allocation. Memory comes from the same arena as cuMemAlloc's
  * and goes back to it when its stream passes the free; pools only count.
  */
-#include "softgpu.h"
+#include "pool.h"
+
+#include "ipc.h"
 
 CUmemoryPool sg_pool_create(struct sg_device *device, bool is_default)
 {
@@ -39,7 +41,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
     if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+         poolProps->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CUDA_ERROR_NOT_SUPPORTED;
     struct sg_device *device = sg_device(poolProps->location.id);
     if (!device)
@@ -193,7 +196,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
     POOL_CHECK(pool);
     struct sg_device *device = sg_device(dev);
-    if (!device || pool->device != device)
+    if (!device || pool->device != device || pool->imported)
         return device ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
     device->pool = pool;
     return CUDA_SUCCESS;
@@ -250,7 +253,7 @@ static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream 
     struct sg_extent like = {
         .space = SG_SPACE_POOL, .device = pool->device, .context = stream->context, .pool = pool};
     uint64_t address;
-    if (!size)
+    if (!size || pool->imported)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture) {
         struct sg_op *op;
@@ -324,12 +327,16 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     if (sg_address_find(dptr, &extent) && extent.begin == dptr && extent.block)
         return free_block(stream, dptr, extent.block);
     if (!sg_address_find(dptr, &extent) || extent.begin != dptr || extent.freed ||
-        extent.internal || (extent.space != SG_SPACE_POOL && extent.space != SG_SPACE_DEVICE))
+        extent.internal ||
+        (extent.space != SG_SPACE_POOL && extent.space != SG_SPACE_DEVICE &&
+         !sg_ipc_is_pool(&extent)))
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture) {
         stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
+    if (sg_ipc_closed(&extent))
+        return CUDA_SUCCESS;
     struct sg_op *op = sg_op_new(SG_OP_FREE, stream->context);
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -204,19 +204,6 @@ CUresult sg_managed_take(size_t size, uint64_t *address);
 CUresult sg_managed_variable(CUcontext context, uint64_t address, size_t size);
 void sg_managed_give(uint64_t address, size_t size);
 
-/* ---- pools (pool.c) ---- */
-struct CUmemPoolHandle_st {
-    struct sg_device *device;
-    bool is_default;
-    int refs; /* the handle, and each live allocation */
-    CUmemPoolProps props;
-    uint64_t release_threshold, used, used_high, reserved_high;
-    int reuse_flags[4];
-    uint32_t access; /* bit per peer device with read-write access */
-};
-CUmemoryPool sg_pool_create(struct sg_device *device, bool is_default);
-void sg_pool_unref(CUmemoryPool pool);
-
 /* ---- operations (op.c): what a stream runs or a graph node holds ---- */
 enum sg_op_kind {
     SG_OP_EMPTY,

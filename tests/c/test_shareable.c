@@ -218,10 +218,40 @@ static void lines_that_are_none(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         refused(wrong[i], GP_IPC_MEMORY, 2);
         refused(wrong[i], GP_IPC_EVENT, 2);
+        refused(wrong[i], GP_IPC_POOL, 0);
     }
     refused("memory 2097152 " UUID, GP_IPC_EVENT, 2);
+    refused("memory 2097152 " UUID, GP_IPC_POOL, 0);
+    refused("pool " UUID, GP_IPC_MEMORY, 2);
+    refused("pool " UUID, GP_IPC_POOL, 2);
+    refused("pool " UUID "00", GP_IPC_POOL, 0);
+    refused("pool 100102030405060708090a0b0c0d0e0f", GP_IPC_POOL, 0);
     refused("memory 2097152 " UUID, GP_IPC_MEMORY, 1);
     refused("memory 2097152 " UUID, GP_IPC_MEMORY, 0);
+}
+
+/* It is named once, and by nothing else of its device; what is brought is no memory. */
+static void pools_have_no_memory(void **state)
+{
+    static const int none[GPW_SHAREABLE_FDS] = {-1, -1};
+    const CUmemoryPool pool = (CUmemoryPool)(uintptr_t)16;
+    struct gp_ipc_name name = theirs;
+    struct gpw_shareable *one, *again;
+    CUmemGenericAllocationHandle memory;
+    (void)state;
+    assert_int_equal(gpw_shareable_pool(&session, pool, 0, &one), CUDA_SUCCESS);
+    assert_int_equal(gpw_shareable_pool(&session, pool, 0, &again), CUDA_SUCCESS);
+    assert_ptr_equal(one, again);
+    gpw_shareable_gone(&session, GPW_SHARES_EVENT, pool);
+    assert_int_equal(ipc.count, 1);
+    gpw_shareable_gone(&session, GPW_SHARES_POOL, pool);
+    assert_int_equal(ipc.count, 0);
+    name.kind = GP_IPC_POOL;
+    assert_int_equal(gpw_shareable_brought(&session, &name, "pool " UUID, none), CUDA_SUCCESS);
+    one = gpw_shareable_find(&session, &name);
+    assert_int_equal(gpw_shareable_open(&session, one, &memory), CUDA_ERROR_INVALID_VALUE);
+    gpw_shareable_drop(&session, one);
+    assert_int_equal(ipc.count, 0);
 }
 
 static void there_is_an_end_to_it(void **state)
@@ -362,6 +392,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(lines_that_are_none, begin),
+        cmocka_unit_test_setup(pools_have_no_memory, begin),
         cmocka_unit_test_setup(there_is_an_end_to_it, begin),
         cmocka_unit_test_setup(what_is_told_of_a_token, begin),
         cmocka_unit_test_setup(the_owner_pays_while_it_lives, begin),

@@ -31,9 +31,10 @@ __attribute__((weak)) void gpw_graph_captured(struct gpw_session *s, uint64_t id
     (void)s, (void)id;
 }
 
-__attribute__((weak)) void gpw_shareable_event_ended(struct gpw_session *s, CUevent event)
+__attribute__((weak)) void gpw_shareable_gone(struct gpw_session *s, enum gpw_shared_kind kind,
+                                              const void *own)
 {
-    (void)s, (void)event;
+    (void)s, (void)kind, (void)own;
 }
 
 __attribute__((weak)) void gpw_shareable_events_context_ended(struct gpw_session *s)

@@ -116,6 +116,7 @@ DRIVER_PROGRAMS = (
     Program("driver_relaxed", "driver_relaxed", driver=True),
     Program("driver_vmm", "driver_vmm", driver=True),
     Program("driver_ipc", "driver_ipc", driver=True),
+    Program("driver_pools", "driver_pools", driver=True),
     Program("driver_mapped", "driver_mapped", driver=True),
     Program("driver_managed", "driver_managed", driver=True),
     Program("driver_managed_variables", "driver_managed_variables", driver=True),

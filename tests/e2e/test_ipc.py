@@ -9,6 +9,7 @@ import pytest
 
 from harness import PATIENCE, PoolServer, Talk, wait_until
 from peer_client import INVALID_VALUE, worker_of
+from raw_client import handle
 from tenants import BLUE, RED, MakeServer, StartTalk, tell
 from toolchain import Toolchain
 
@@ -23,6 +24,7 @@ memory = "256MiB"
 """
 
 MEMORY, RANGE, EVENT = 1, 2, 3
+KIND_MEMPOOL = 10
 MAGIC = 0x63706967
 
 Start = Callable[..., Talk]
@@ -144,6 +146,22 @@ def test_a_server_that_is_started_again_goes_on(start: Start, make_server: MakeS
     end(b, a)
 
 
+def test_a_pool_is_for_its_lease_while_it_is_there(start: Start) -> None:
+    a, b, c = start(), start(), start(**BLUE)
+    word, path, piece = tell(a, "pool 4").split()
+    assert word == "pool"
+    assert tell(c, f"piece {path} {piece}") == "CUDA_ERROR_INVALID_VALUE"
+    for at in (0, 16, 40, 44, 48):  # token, session, magic, kind, the pool's token
+        forged = bytearray.fromhex(piece)
+        forged[at] ^= 1
+        assert tell(b, f"piece {path} {forged.hex()}") == "CUDA_ERROR_INVALID_VALUE"
+    assert tell(b, f"piece {path} {piece}") == "opened"
+    assert tell(a, f"piece {path} {piece}") == "CUDA_ERROR_INVALID_VALUE"  # its own
+    assert tell(a, "leave") == "left"
+    wait_until(lambda: tell(b, f"piece {path} {piece}") == "CUDA_ERROR_INVALID_VALUE", "it is gone")
+    end(b, a, c)
+
+
 # Who pays ----------------------------------------------------------------------------------
 
 
@@ -174,6 +192,26 @@ def test_memory_is_charged_once(start: Start) -> None:
     end(b, c)
 
 
+def test_a_pool_s_memory_is_charged_once(start: Start) -> None:
+    """As other memory: beyond the exporter's end, and until the importer has freed it."""
+    a, b, c = start(), start(), start()
+    _, path, piece = tell(a, "pool 128").split()
+    assert tell(b, f"piece {path} {piece}") == "opened"
+    assert fits(c, 96)
+    assert not fits(c, 160)
+    assert tell(a, "fill 6") == "filled"
+    assert tell(a, "free") == "freed"
+    assert not fits(c, 160)
+    assert tell(b, "read") == "holds 6"
+    a.process.kill()
+    a.process.wait(PATIENCE)
+    wait_until(lambda: not fits(c, 160), "the other process is charged")
+    assert tell(b, "read") == "holds 6"
+    assert tell(b, "put") == "put"
+    wait_until(lambda: fits(c, 160), "it is given back")
+    end(b, c)
+
+
 def test_memory_that_others_have_is_charged_behind_its_free(start: Start) -> None:
     a, b, c = start(), start(), start()
     path = tell(a, "export 128").split()[1]
@@ -195,7 +233,7 @@ def name(kind: int, offset: int = 0, size: int = 0, magic: int = MAGIC) -> bytes
 
 @pytest.mark.parametrize(
     "body",
-    [name(0), name(4), name(RANGE, magic=0), name(MEMORY)],
+    [name(0), name(5), name(RANGE, magic=0), name(MEMORY)],
     ids=["of no kind", "of a kind that is none", "without its magic", "of nobody's memory"],
 )
 def test_a_name_that_is_none(server: PoolServer, body: bytes) -> None:
@@ -216,4 +254,8 @@ def test_a_name_reaches_no_further_than_its_memory(server: PoolServer) -> None:
         for offset, count in ((0, size + 1), (size, 1), (1 << 63, 1 << 63), (size - 1, 2), (0, 0)):
             far = token + struct.pack("<QQII", offset, count, MAGIC, RANGE)
             assert b.result("gp_ipc_map", far) == INVALID_VALUE
+        assert (
+            b.result("gp_ipc_take_pool", struct.pack("<Q", handle(KIND_MEMPOOL, 2)) + body)
+            == INVALID_VALUE
+        )
         assert b.result("gp_ipc_map", body) == 0

@@ -25,7 +25,7 @@ from ipc_programs import PROGRAMS  # noqa: E402
 from harness import PoolServer  # noqa: E402
 from toolchain import Toolchain  # noqa: E402
 
-DRIVER_PROGRAMS = ("driver_ipc",)
+DRIVER_PROGRAMS = ("driver_ipc", "driver_pools")
 NAMES = (*DRIVER_PROGRAMS, *PROGRAMS)
 
 

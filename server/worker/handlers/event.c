@@ -98,7 +98,7 @@ static struct event_wait *last_waiting(struct gpw_session *s, CUevent event)
 bool gpw_event_ending(struct gpw_session *s, CUevent event)
 {
     struct event_wait *e = last_waiting(s, event);
-    gpw_shareable_event_ended(s, event);
+    gpw_shareable_gone(s, GPW_SHARES_EVENT, event);
     if (e)
         e->destroy = true;
     return e != NULL;

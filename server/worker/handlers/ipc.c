@@ -6,6 +6,7 @@
 #include "gpw_handlers.h"
 #include "later.h"
 #include "memory_internal.h"
+#include "pool.h"
 #include "shareable.h"
 
 /* Where it lies in the memory is said in the name. */
@@ -32,6 +33,7 @@ CUresult gpw_ipc_name(struct gpw_session *s, struct gp_ipc_name *name, enum gp_i
     struct gpw_shareable *one = NULL;
     CUresult r = kind == GP_IPC_RANGE    ? share_range(s, what, name)
                  : kind == GP_IPC_MEMORY ? gpw_physical_share(s, what, &one)
+                 : kind == GP_IPC_POOL   ? gpw_pool_share(s, (CUmemoryPool)what, &one)
                                          : gpw_shareable_event(s, (CUevent)what, &one);
     if (r == CUDA_SUCCESS && one)
         gpw_shareable_name(one, name);
@@ -80,15 +82,25 @@ static CUresult open_event(struct gpw_session *s, struct gpw_shareable *one, CUe
     return r;
 }
 
+static CUresult open_pool(struct gpw_session *s, struct gpw_shareable *one, CUmemoryPool *pool)
+{
+    CUresult r = gpw_pool_import(s, one->ordinal, pool);
+    if (one->brought)
+        gpw_shareable_drop(s, one);
+    return r;
+}
+
 CUresult gpw_ipc_take(struct gpw_session *s, const struct gp_ipc_name *name, enum gp_ipc_kind kind,
                       uint64_t *out, int32_t *device)
 {
     struct gpw_shareable *one = gpw_shareable_find(s, name);
-    if (!one || one->ended || one->is_event != (kind == GP_IPC_EVENT))
+    if (!one || one->ended || one->kind != gpw_shareable_kind(kind))
         return CUDA_ERROR_INVALID_VALUE;
     if (kind == GP_IPC_EVENT)
         return open_event(s, one, (CUevent *)out);
     *device = (int32_t)one->ordinal;
+    if (kind == GP_IPC_POOL)
+        return open_pool(s, one, (CUmemoryPool *)out);
     return kind == GP_IPC_RANGE ? map(s, one, name, (CUdeviceptr *)out)
                                 : gpw_physical_open(s, one, (CUmemGenericAllocationHandle *)out);
 }

@@ -3,6 +3,9 @@
  * what is asked for, so a chunk is reserved on the board before the driver is asked,
  * and what the pool has really taken is counted afterwards. When no whole chunk is
  * left under the limit, the allocation comes from our own allocator, to the byte.
+ * So does all memory of a pool that other processes may have: it is charged, named
+ * and mapped as memory of cuMemAlloc is (ipc/shareable.h), and the driver is told
+ * nothing of it.
  */
 #include "pool.h"
 
@@ -13,6 +16,7 @@
 #include "growth.h"
 #include "memory_internal.h"
 #include "quota.h"
+#include "shareable.h"
 
 #define CHUNK (UINT64_C(32) << 20)
 #define GRANULE (UINT64_C(2) << 20)
@@ -23,15 +27,23 @@ struct pool {
     uint32_t ordinal;
     uint64_t counted; /* on the board */
     bool destroyed;   /* by the client, with memory in use: the driver keeps that, and so do we */
+    bool shareable;   /* its memory is our allocator's */
+    bool imported;    /* another process's: it has no memory */
 };
+
+/* NULL: it is a device's own, of which nothing has been allocated, or none. */
+static struct pool *pool_find(struct gpw_session *s, CUmemoryPool real)
+{
+    struct pool *p = s->memory->pools;
+    while (p && p->real != real)
+        p = p->next;
+    return p;
+}
 
 static struct pool *pool_note(struct gpw_session *s, CUmemoryPool real, uint32_t ordinal)
 {
-    for (struct pool *p = s->memory->pools; p; p = p->next)
-        if (p->real == real)
-            return p;
-    struct pool *p = malloc(sizeof *p);
-    if (p) {
+    struct pool *p = pool_find(s, real);
+    if (!p && (p = malloc(sizeof *p))) {
         *p = (struct pool){.next = s->memory->pools, .real = real, .ordinal = ordinal};
         s->memory->pools = p;
     }
@@ -114,7 +126,7 @@ static CUresult take(struct gpw_session *s, struct pool *p, size_t bytes, CUstre
 {
     /* where the driver puts its pools, that of another host of this client may, too:
      * only the first session's may stay there (proto/wire/snapshot.h) */
-    if (s->index > 0)
+    if (s->index > 0 || p->shareable)
         return bytes > UINT64_MAX / 2 ? CUDA_ERROR_OUT_OF_MEMORY
                                       : take_exactly(s, p->ordinal, bytes, dptr);
     uint64_t room = pool_size(s, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) -
@@ -165,9 +177,9 @@ static CUresult captured(struct gpw_session *s, CUresult r, const CUdeviceptr *d
  * -1: no device's. */
 static int pool_ordinal(struct gpw_session *s, CUmemoryPool real)
 {
-    for (const struct pool *p = s->memory->pools; p; p = p->next)
-        if (p->real == real)
-            return (int)p->ordinal;
+    const struct pool *p = pool_find(s, real);
+    if (p)
+        return (int)p->ordinal;
     for (uint32_t i = 0; i < s->device_count; i++) {
         CUmemoryPool own;
         if (s->driver->cuDeviceGetDefaultMemPool(&own, s->devices[i]) == CUDA_SUCCESS &&
@@ -188,6 +200,9 @@ CUresult gpw_pool_alloc(struct gpw_session *s, CUdeviceptr *dptr, size_t bytes, 
                         CUstream stream)
 {
     CUmemoryPool real = pool;
+    const struct pool *given = pool_find(s, pool);
+    if (given && given->imported)
+        return CUDA_ERROR_INVALID_VALUE;
     int ordinal = pool ? pool_ordinal(s, pool) : gpw_current_ordinal(s);
     bool capturing = is_capturing(s, stream);
     if (capturing)
@@ -247,19 +262,76 @@ CUresult gpw_cuMemPoolGetAttribute(struct gpw_session *s, CUmemoryPool pool,
     return s->driver->cuMemPoolGetAttribute(pool, attr, value);
 }
 
+/* For the driver it is one of this process alone. */
+static CUresult make(struct gpw_session *s, const CUmemPoolProps *props, uint32_t ordinal,
+                     struct pool **out)
+{
+    CUmemoryPool real;
+    CUresult r = s->driver->cuMemPoolCreate(&real, props);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *out = pool_note(s, real, ordinal);
+    if (*out)
+        return CUDA_SUCCESS;
+    s->driver->cuMemPoolDestroy(real);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult gpw_cuMemPoolCreate(struct gpw_session *s, CUmemoryPool *pool,
                              const CUmemPoolProps *poolProps)
 {
     CUmemPoolProps props = *poolProps;
+    struct pool *p;
     int ordinal = props.location.id;
     if (!gpw_location_take(s, &props.location))
         return CUDA_ERROR_INVALID_DEVICE;
     if (props.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_NOT_SUPPORTED; /* nobody's limit would hold */
+    bool shareable = props.handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (props.handleTypes != CU_MEM_HANDLE_TYPE_NONE && !shareable)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    props.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
     props.win32SecurityAttributes = NULL;
-    CUresult r = s->driver->cuMemPoolCreate(pool, &props);
-    if (r == CUDA_SUCCESS)
-        pool_note(s, *pool, (uint32_t)ordinal);
+    CUresult r = make(s, &props, (uint32_t)ordinal, &p);
+    if (r != CUDA_SUCCESS)
+        return r;
+    p->shareable = shareable;
+    *pool = p->real;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_pool_import(struct gpw_session *s, uint32_t ordinal, CUmemoryPool *pool)
+{
+    const CUmemPoolProps props = {
+        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = s->devices[ordinal]}};
+    struct pool *p;
+    CUresult r = make(s, &props, ordinal, &p);
+    if (r != CUDA_SUCCESS)
+        return r;
+    p->imported = true;
+    *pool = p->real;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_pool_share(struct gpw_session *s, CUmemoryPool pool, struct gpw_shareable **out)
+{
+    const struct pool *p = pool_find(s, pool);
+    return p && p->shareable ? gpw_shareable_pool(s, pool, p->ordinal, out)
+                             : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What of the pool comes from our own allocator, or is mapped there, is no less open. */
+CUresult gpw_noted_cuMemPoolSetAccess(struct gpw_session *s, CUmemoryPool pool,
+                                      const CUmemAccessDesc *map, size_t count)
+{
+    int ordinal = pool_ordinal(s, pool);
+    CUresult r = CUDA_SUCCESS;
+    bool before = gpw_strict(s, false);
+    for (size_t i = 0; ordinal >= 0 && r == CUDA_SUCCESS && i < count; i++)
+        if (map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            r = gpw_allocator_share(s->memory->windows[ordinal].allocator, map[i].location.id);
+    gpw_strict(s, before);
     return r;
 }
 
@@ -288,6 +360,7 @@ CUresult gpw_cuMemPoolDestroy(struct gpw_session *s, CUmemoryPool pool)
     struct pool *p = *at;
     if (!p)
         return s->driver->cuMemPoolDestroy(pool);
+    gpw_shareable_gone(s, GPW_SHARES_POOL, pool);
     if (is_default(s, p) || !pool_in_use(s, p))
         return pool_end(s, at);
     /* What of it is in use stays until it is freed, and counts as long. */

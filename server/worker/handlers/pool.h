@@ -11,5 +11,10 @@ void gpw_pools_count(struct gpw_session *s);
 /* Memory in the stream's order, of a pool or of the device's own (NULL). */
 CUresult gpw_pool_alloc(struct gpw_session *s, CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                         CUstream stream);
+/* A pool that was made for it, as other processes have it; and theirs, from which nothing is
+ * allocated here: its memory is mapped by names of its own (handlers/ipc.c). */
+struct gpw_shareable;
+CUresult gpw_pool_share(struct gpw_session *s, CUmemoryPool pool, struct gpw_shareable **out);
+CUresult gpw_pool_import(struct gpw_session *s, uint32_t ordinal, CUmemoryPool *pool);
 
 #endif

@@ -170,11 +170,11 @@ static bool bring_poll(struct gpw_session *s, struct gpw_wait *w)
 CUresult gpw_gp_ipc_bring(struct gpw_session *s, struct gpw_token token,
                           const struct gp_ipc_name *name)
 {
-    if (name->magic != GP_IPC_MAGIC || name->kind < GP_IPC_MEMORY || name->kind > GP_IPC_EVENT)
+    if (name->magic != GP_IPC_MAGIC || name->kind < GP_IPC_MEMORY || name->kind > GP_IPC_POOL)
         return CUDA_ERROR_INVALID_VALUE;
     const struct gpw_shareable *known = gpw_shareable_find(s, name);
     if (known || gpw_shareable_is_own(s, name))
-        return known && !known->ended && known->is_event == (name->kind == GP_IPC_EVENT)
+        return known && !known->ended && known->kind == gpw_shareable_kind(name->kind)
                    ? CUDA_SUCCESS
                    : CUDA_ERROR_INVALID_VALUE;
     if (!gpw_budget_take(s, GPW_USE_WAITS, sizeof(struct gpw_bring)))

@@ -43,6 +43,13 @@ struct gpw_shareable *gpw_shareable_mapped(struct gpw_session *s, CUdeviceptr at
     return NULL;
 }
 
+enum gpw_shared_kind gpw_shareable_kind(enum gp_ipc_kind kind)
+{
+    return kind == GP_IPC_EVENT  ? GPW_SHARES_EVENT
+           : kind == GP_IPC_POOL ? GPW_SHARES_POOL
+                                 : GPW_SHARES_MEMORY;
+}
+
 bool gpw_shareable_is_own(const struct gpw_session *s, const struct gp_ipc_name *name)
 {
     return memcmp(name->session, s->ipc->session, sizeof s->ipc->session) == 0;
@@ -127,18 +134,20 @@ CUresult gpw_shareable_memory(struct gpw_session *s, CUmemGenericAllocationHandl
     return r;
 }
 
-static struct gpw_shareable *of_event(struct gpw_session *s, CUevent event)
+static struct gpw_shareable *of_own(struct gpw_session *s, enum gpw_shared_kind kind,
+                                    const void *own)
 {
     for (struct gpw_shareable *one = s->ipc->all; one; one = one->next)
-        if (one->is_event && !one->brought && one->event == event)
+        if (one->kind == kind && !one->brought && one->own == own)
             return one;
     return NULL;
 }
 
 CUresult gpw_shareable_event(struct gpw_session *s, CUevent event, struct gpw_shareable **out)
 {
-    struct gpw_shareable like = {.is_event = true, .event = event, .memory = -1, .ticket = -1};
-    *out = of_event(s, event);
+    struct gpw_shareable like = {
+        .kind = GPW_SHARES_EVENT, .own = event, .memory = -1, .ticket = -1};
+    *out = of_own(s, GPW_SHARES_EVENT, event);
     if (*out)
         return CUDA_SUCCESS;
     CUresult r = s->driver->cuIpcGetEventHandle(&like.handle, event);
@@ -147,9 +156,23 @@ CUresult gpw_shareable_event(struct gpw_session *s, CUevent event, struct gpw_sh
     return r ? r : list(s, &like, out);
 }
 
-void gpw_shareable_event_ended(struct gpw_session *s, CUevent event)
+CUresult gpw_shareable_pool(struct gpw_session *s, CUmemoryPool pool, uint32_t ordinal,
+                            struct gpw_shareable **out)
 {
-    struct gpw_shareable *one = of_event(s, event);
+    struct gpw_shareable like = {
+        .kind = GPW_SHARES_POOL, .own = pool, .ordinal = ordinal, .memory = -1, .ticket = -1};
+    *out = of_own(s, GPW_SHARES_POOL, pool);
+    if (*out)
+        return CUDA_SUCCESS;
+    CUresult r = s->driver->cuDeviceGetUuid_v2(&like.device, s->devices[ordinal]);
+    if (r == CUDA_SUCCESS)
+        r = named(s, &like);
+    return r ? r : list(s, &like, out);
+}
+
+void gpw_shareable_gone(struct gpw_session *s, enum gpw_shared_kind kind, const void *own)
+{
+    struct gpw_shareable *one = of_own(s, kind, own);
     if (one)
         forget(s, one);
 }
@@ -158,8 +181,8 @@ void gpw_shareable_events_context_ended(struct gpw_session *s)
 {
     for (struct gpw_shareable *one = s->ipc->all, *next; one; one = next) {
         next = one->next;
-        if (one->is_event && !one->brought &&
-            gpw_handle_find(s, GP_HANDLE_EVENT, (uint64_t)one->event) == 0)
+        if (one->kind == GPW_SHARES_EVENT && !one->brought &&
+            gpw_handle_find(s, GP_HANDLE_EVENT, (uint64_t)one->own) == 0)
             forget(s, one);
     }
 }
@@ -180,26 +203,38 @@ static bool device_of(struct gpw_session *s, const CUuuid *device, uint32_t *ord
     return false;
 }
 
+/* Which device it is of, as the rest of a line says. */
+static CUresult device_brought(struct gpw_session *s, struct gpw_shareable *like, const char *uuid)
+{
+    if (gp_hex_read(uuid, (unsigned char *)&like->device, sizeof like->device) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return device_of(s, &like->device, &like->ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
 /* With the locks that say that this process has it. */
 static CUresult memory_brought(struct gpw_session *s, struct gpw_shareable *like, const char *line)
 {
-    char uuid[2 * sizeof like->device + 1];
     int end = 0;
-    if (sscanf(line, "memory %" SCNu64 " %32[0-9a-f]%n", &like->bytes, uuid, &end) != 2 ||
-        line[end] != '\0' ||
-        gp_hex_read(uuid, (unsigned char *)&like->device, sizeof like->device) != 0 ||
+    if (sscanf(line, "memory %" SCNu64 " %n", &like->bytes, &end) != 1 || end == 0 ||
         like->memory < 0 || like->ticket < 0 || like->bytes == 0 || like->bytes % GPW_GRANULE ||
         like->bytes > GP_WINDOW_SIZE)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!device_of(s, &like->device, &like->ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    return gpw_ticket_use(like->ticket) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    CUresult r = device_brought(s, like, line + end);
+    return r ? r : gpw_ticket_use(like->ticket) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Its memory comes by names of its own. */
+static CUresult pool_brought(struct gpw_session *s, struct gpw_shareable *like, const char *line)
+{
+    static const char word[] = "pool ";
+    if (strncmp(line, word, sizeof word - 1) != 0 || like->memory >= 0 || like->ticket >= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return device_brought(s, like, line + sizeof word - 1);
 }
 
 static CUresult event_brought(struct gpw_shareable *like, const char *line)
 {
     static const char word[] = "event ";
-    like->is_event = true;
     return strncmp(line, word, sizeof word - 1) == 0 &&
                    gp_hex_read(line + sizeof word - 1, (unsigned char *)&like->handle,
                                sizeof like->handle) == 0
@@ -210,11 +245,16 @@ static CUresult event_brought(struct gpw_shareable *like, const char *line)
 CUresult gpw_shareable_brought(struct gpw_session *s, const struct gp_ipc_name *name,
                                const char *line, const int fds[GPW_SHAREABLE_FDS])
 {
-    struct gpw_shareable like = {.brought = true, .memory = fds[0], .ticket = fds[1]}, *one;
+    struct gpw_shareable like = {.brought = true,
+                                 .kind = gpw_shareable_kind(name->kind),
+                                 .memory = fds[0],
+                                 .ticket = fds[1]},
+                         *one;
     memcpy(like.token, name->token, sizeof like.token);
     memcpy(like.session, name->session, sizeof like.session);
-    CUresult r = name->kind == GP_IPC_EVENT ? event_brought(&like, line)
-                                            : memory_brought(s, &like, line);
+    CUresult r = like.kind == GPW_SHARES_EVENT  ? event_brought(&like, line)
+                 : like.kind == GPW_SHARES_POOL ? pool_brought(s, &like, line)
+                                                : memory_brought(s, &like, line);
     if (r == CUDA_SUCCESS)
         r = list(s, &like, &one);
     if (r != CUDA_SUCCESS)
@@ -248,7 +288,7 @@ static bool is_of(struct gpw_session *s, const struct gpw_shareable *one,
 CUresult gpw_shareable_open(struct gpw_session *s, struct gpw_shareable *one,
                             CUmemGenericAllocationHandle *memory)
 {
-    if (one->is_event)
+    if (one->kind != GPW_SHARES_MEMORY)
         return CUDA_ERROR_INVALID_VALUE;
     if (!charge(s, one))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -298,7 +338,7 @@ static void tick(struct gpw_session *s, struct gpw_shareable *one)
         end(s, one);
     else if (one->brought && !one->uses && ++one->left == LEFT_MOST)
         forget(s, one);
-    else if (one->uses && !one->is_event && !charge(s, one))
+    else if (one->uses && one->kind == GPW_SHARES_MEMORY && !charge(s, one))
         gpw_session_end(
             s,
             "memory of device %u that another process of the lease had made is over the "
@@ -319,11 +359,13 @@ void gpw_shareables_tick(struct gpw_session *s)
 static int describe(const struct gpw_shareable *one, char *to, size_t room)
 {
     char hex[2 * sizeof one->handle + 1];
-    if (one->is_event) {
+    if (one->kind == GPW_SHARES_EVENT) {
         gp_hex_show((const unsigned char *)&one->handle, sizeof one->handle, hex);
         return snprintf(to, room, "event %s\n", hex);
     }
     gp_hex_show((const unsigned char *)&one->device, sizeof one->device, hex);
+    if (one->kind == GPW_SHARES_POOL)
+        return snprintf(to, room, "pool %s\n", hex);
     return snprintf(to, room, "memory %" PRIu64 " %s\n", one->bytes, hex);
 }
 
@@ -338,7 +380,7 @@ static void tell(const struct gpw_shareable *one, int connection)
         char bytes[CMSG_SPACE(GPW_SHAREABLE_FDS * sizeof(int))];
     } control;
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (one && !one->is_event) {
+    if (one && one->kind == GPW_SHARES_MEMORY) {
         const int fds[GPW_SHAREABLE_FDS] = {one->memory, one->ticket};
         memset(&control, 0, sizeof control);
         message.msg_control = control.bytes;

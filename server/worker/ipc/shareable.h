@@ -1,9 +1,9 @@
 /*
- * What this session has in common with other processes of its lease on this host: device memory
- * and events. Who has something to share names it by a random token; another worker that is told
+ * What this session has in common with other processes of its lease on this host: device memory,
+ * events, and pools, whose memory is shared piece by piece. Who has something to share names it by a random token; another worker that is told
  * the name asks the server, which asks this one (control.c) and hands over what is behind the
- * token: the driver's descriptor of the memory, or its handle of the event. The server gives it to
- * sessions of the same lease alone. A token ends with what it names.
+ * token: the driver's descriptor of the memory, its handle of the event, or which device the pool
+ * is of. The server gives it to sessions of the same lease alone. A token ends with what it names.
  *
  * Memory is charged once, however many processes have it. With its descriptor goes a *ticket*, a
  * file of which processes lock bytes: the one that has OWNER is charged, each that has the memory
@@ -23,17 +23,23 @@
 #define GPW_SHAREABLES_MAX 4096u
 
 /* A worker's account of what is behind a token, a line: "memory BYTES UUID", with the descriptors
- * of memory and ticket, or "event HANDLE"; "none". */
+ * of memory and ticket, "event HANDLE", or "pool UUID"; "none". */
 #define GPW_SHAREABLE_LINE 192
 #define GPW_SHAREABLE_FDS 2
+
+enum gpw_shared_kind {
+    GPW_SHARES_MEMORY,
+    GPW_SHARES_EVENT,
+    GPW_SHARES_POOL,
+};
 
 struct gpw_shareable {
     struct gpw_shareable *next;
     uint8_t token[GPW_TOKEN_BYTES];
     uint8_t session[GPW_IPC_SESSION_BYTES]; /* that has made it */
     bool brought;                           /* that is another one */
-    bool is_event;
-    CUevent event;           /* of our own, to know it by */
+    enum gpw_shared_kind kind;
+    const void *own;         /* the event or pool, of our own, to know it by */
     CUipcEventHandle handle; /* the driver's */
     int memory, ticket;      /* descriptors */
     uint32_t ordinal;        /* the session's device, and its name everywhere */
@@ -50,6 +56,8 @@ struct gpw_shareable {
 /* What the name stands for, if this session has it. */
 struct gpw_shareable *gpw_shareable_find(struct gpw_session *s, const struct gp_ipc_name *name);
 struct gpw_shareable *gpw_shareable_mapped(struct gpw_session *s, CUdeviceptr at);
+/* What such a name stands for. */
+enum gpw_shared_kind gpw_shareable_kind(enum gp_ipc_kind kind);
 /* Whether the name is of this session's own. */
 bool gpw_shareable_is_own(const struct gpw_session *s, const struct gp_ipc_name *name);
 
@@ -58,8 +66,11 @@ bool gpw_shareable_is_own(const struct gpw_session *s, const struct gp_ipc_name 
 CUresult gpw_shareable_memory(struct gpw_session *s, CUmemGenericAllocationHandle memory,
                               uint32_t ordinal, uint64_t bytes, struct gpw_shareable **out);
 CUresult gpw_shareable_event(struct gpw_session *s, CUevent event, struct gpw_shareable **out);
-/* The event has gone. */
-void gpw_shareable_event_ended(struct gpw_session *s, CUevent event);
+/* A pool of the session's device. */
+CUresult gpw_shareable_pool(struct gpw_session *s, CUmemoryPool pool, uint32_t ordinal,
+                            struct gpw_shareable **out);
+/* The event or the pool has gone. */
+void gpw_shareable_gone(struct gpw_session *s, enum gpw_shared_kind kind, const void *own);
 /* A context has, with its events. */
 void gpw_shareable_events_context_ended(struct gpw_session *s);
 /* Its name for the client, but for the kind. */
@@ -74,7 +85,7 @@ CUresult gpw_shareable_open(struct gpw_session *s, struct gpw_shareable *one,
                             CUmemGenericAllocationHandle *memory);
 /* One use less. After the last one, it goes, and what it is charged, unless others have it. */
 void gpw_shareable_let_go(struct gpw_session *s, struct gpw_shareable *one);
-/* Of an event: it has been opened, and the next time is asked for again. */
+/* Of an event or a pool: it has been opened, and the next time is asked for again. */
 void gpw_shareable_drop(struct gpw_session *s, struct gpw_shareable *one);
 
 /* Now and then: be charged for what its owner has left, give back what nobody has any more. */

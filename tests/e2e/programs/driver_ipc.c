@@ -2,85 +2,14 @@
  * Two processes with one GPU: memory by CUDA's handles and by file descriptors, and events. The
  * second process is made before the first has CUDA, and begins anew, as CUDA wants it.
  */
-#include "driver.h"
+#include "pair.h"
 
 #include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#define WORDS 1024u
 #define LARGE ((size_t)4 << 20)
 #define SMALL ((size_t)4096)
 
-/* --- what the two say to each other ------------------------------------------------------- */
-
-static void send_all(int to, const void *from, size_t bytes, int file)
-{
-    struct iovec iov = {(void *)(uintptr_t)from, bytes};
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (file >= 0) {
-        memset(&control, 0, sizeof control);
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof control.bytes;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof file);
-        memcpy(CMSG_DATA(c), &file, sizeof file);
-    }
-    REQUIRE(sendmsg(to, &message, MSG_NOSIGNAL) == (ssize_t)bytes, "the other process has gone");
-}
-
-static int receive_all(int from, void *to, size_t bytes)
-{
-    int file = -1;
-    struct iovec iov = {to, bytes};
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    REQUIRE(recvmsg(from, &message, 0) == (ssize_t)bytes, "the other process has gone");
-    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    if (c && c->cmsg_type == SCM_RIGHTS)
-        memcpy(&file, CMSG_DATA(c), sizeof file);
-    return file;
-}
-
-static void tell(int other)
-{
-    send_all(other, "!", 1, -1);
-}
-
-static void await(int other)
-{
-    char c;
-    receive_all(other, &c, 1);
-}
-
 /* --- memory ----------------------------------------------------------------------------------- */
-
-static void fill(CUdeviceptr at, unsigned value)
-{
-    CU(cuMemsetD32(at, value, WORDS));
-    CU(cuCtxSynchronize());
-}
-
-static void expect(CUdeviceptr at, unsigned value, const char *what)
-{
-    unsigned words[WORDS];
-    CU(cuMemcpyDtoH(words, at, sizeof words));
-    EXPECT(words[0] == value && words[WORDS - 1] == value, "%s holds %#x and %#x, expected %#x",
-           what, words[0], words[WORDS - 1], value);
-}
 
 static CUmemAllocationProp property(void)
 {
@@ -300,26 +229,20 @@ static int has_events(void)
     return has;
 }
 
-static int second(int other)
+static void second(int other)
 {
-    driver_start();
     take_range(other, 0x1000);
     take_range(other, 0x2000);
     take_file(other);
     if (has_events())
         take_event(other);
-    driver_stop();
-    if (check_failures)
-        return finish("driver_ipc, the second process");
-    return 0;
 }
 
 static void first(int other)
 {
     const CUmemAllocationProp p = property();
     size_t unit;
-    int has = 0, status;
-    driver_start();
+    int has = 0;
     CU(cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
                             driver_device));
     EXPECT(has == 1, "the device exports no memory");
@@ -329,25 +252,9 @@ static void first(int other)
     give_file(other, unit);
     if (has_events())
         give_event(other);
-    REQUIRE(wait(&status) > 0, "the second process is lost");
-    EXPECT(status == 0, "the second process ended with %d", status);
-    driver_stop();
 }
 
 int main(int argc, char **argv)
 {
-    int pair[2];
-    char number[16];
-    if (argc == 2)
-        return second(atoi(argv[1]));
-    REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0, "there is no socket pair");
-    snprintf(number, sizeof number, "%d", pair[1]);
-    if (fork() == 0) {
-        close(pair[0]);
-        execl("/proc/self/exe", argv[0], number, NULL);
-        _exit(127);
-    }
-    close(pair[1]);
-    first(pair[0]);
-    return finish("driver_ipc");
+    return pair_run(argc, argv, first, second, "driver_ipc");
 }

@@ -11,6 +11,9 @@
  *   release       its handle: `released`
  *   import PATH   of another process's file: `imported`
  *   drop          what was imported: `dropped`
+ *   pool MIB      a pool, as a file, and memory of it: `pool PATH HEX`
+ *   leave         the pool goes: `left`
+ *   piece PATH HEX  of another process's pool: `opened`, and `put` ends it: `put`
  *   event         `handle HEX`
  *   watch HEX     another process's event: `watched`
  *   end           in order
@@ -22,17 +25,23 @@
 
 static CUdeviceptr own, opened;
 static CUmemGenericAllocationHandle made, imported;
+static CUmemoryPool pool;
 
 static void answer(CUresult r, const char *said)
 {
     SAY("%s", r == CUDA_SUCCESS ? said : driver_name(r));
 }
 
+static void hex(const void *handle, char text[2 * CU_IPC_HANDLE_SIZE + 1])
+{
+    for (unsigned i = 0; i < CU_IPC_HANDLE_SIZE; i++)
+        snprintf(text + 2 * i, 3, "%02x", ((const unsigned char *)handle)[i]);
+}
+
 static void handle_say(CUresult r, const char handle[CU_IPC_HANDLE_SIZE])
 {
     char text[2 * CU_IPC_HANDLE_SIZE + 1];
-    for (unsigned i = 0; i < CU_IPC_HANDLE_SIZE; i++)
-        snprintf(text + 2 * i, 3, "%02x", (unsigned char)handle[i]);
+    hex(handle, text);
     if (r == CUDA_SUCCESS)
         SAY("handle %s", text);
     else
@@ -114,6 +123,52 @@ static void import_one(const char *path)
     close(file);
 }
 
+static void pool_take(size_t mib)
+{
+    CUmemPoolPtrExportData data;
+    CUmemPoolProps props = {0};
+    char text[2 * CU_IPC_HANDLE_SIZE + 1];
+    int file = -1;
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CU(cuMemPoolCreate(&pool, &props));
+    CU(cuMemPoolExportToShareableHandle(&file, pool, props.handleTypes, 0));
+    CUresult r = cuMemAllocFromPoolAsync(&own, mib << 20, pool, NULL);
+    if (r == CUDA_SUCCESS)
+        r = cuMemPoolExportPointer(&data, own);
+    hex(&data, text);
+    if (r == CUDA_SUCCESS)
+        SAY("pool /proc/%d/fd/%d %s", (int)getpid(), file, text);
+    else
+        SAY("%s", driver_name(r));
+}
+
+static void piece_open(char *path)
+{
+    CUmemPoolPtrExportData data;
+    CUmemoryPool theirs;
+    char *text = strchr(path, ' ');
+    REQUIRE(text, "a piece has no name");
+    *text++ = '\0';
+    handle_read(text, (char *)&data);
+    int file = open(path, O_RDONLY);
+    REQUIRE(file >= 0, "there is no %s", path);
+    CUresult r = cuMemPoolImportFromShareableHandle(&theirs, (void *)(intptr_t)file,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (r == CUDA_SUCCESS)
+        r = cuMemPoolImportPointer(&opened, theirs, &data);
+    answer(r, "opened");
+    close(file);
+}
+
+static void piece_put(void)
+{
+    CUresult r = cuMemFree(opened);
+    opened = 0;
+    answer(r, "put");
+}
+
 static void event(void)
 {
     CUipcEventHandle handle;
@@ -132,7 +187,7 @@ static void watch(const char *text)
     answer(cuIpcOpenEventHandle(&event_there, handle), "watched");
 }
 
-static void obey(const char *word, const char *rest)
+static void obey(const char *word, char *rest)
 {
     if (strcmp(word, "take") == 0)
         take(strtoul(rest, NULL, 0));
@@ -154,6 +209,14 @@ static void obey(const char *word, const char *rest)
         import_one(rest);
     else if (strcmp(word, "drop") == 0)
         answer(cuMemRelease(imported), "dropped");
+    else if (strcmp(word, "pool") == 0)
+        pool_take(strtoul(rest, NULL, 0));
+    else if (strcmp(word, "leave") == 0)
+        answer(cuMemPoolDestroy(pool), "left");
+    else if (strcmp(word, "piece") == 0)
+        piece_open(rest);
+    else if (strcmp(word, "put") == 0)
+        piece_put();
     else if (strcmp(word, "event") == 0)
         event();
     else if (strcmp(word, "watch") == 0)
@@ -174,7 +237,7 @@ int main(void)
             break;
         if (rest)
             *rest++ = '\0';
-        obey(line, rest ? rest : "");
+        obey(line, rest ? rest : line + strlen(line));
     }
     driver_stop();
     return finish("driver_ipc_talk");

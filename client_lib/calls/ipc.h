@@ -1,0 +1,17 @@
+/* What this process has of others (ipc.c), for the calls that end it or refuse it. */
+#ifndef GPC_IPC_H
+#define GPC_IPC_H
+
+#include <cuda.h>
+#include <stdbool.h>
+
+#include "call.h"
+#include "ranges.h"
+
+/* Undo one opening of what begins there: GPC_RANGE_IPC or GPC_RANGE_IMPORTED. `on` is NULL for the
+ * thread's route. */
+CUresult gpc_ipc_close(const struct gpc_route *on, CUdeviceptr dptr, enum gpc_range_kind kind);
+/* Whether it is another process's pool. */
+bool gpc_pool_is_imported(CUmemoryPool pool);
+
+#endif
