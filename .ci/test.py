@@ -46,8 +46,8 @@ TYPED = (
 
 #: Of the whole suite, for new inputs; `make fuzz` is for long runs.
 FUZZ_SECONDS = 15
-#: The soft GPU's own threads, which ThreadSanitizer sees.
-KERNEL_THREADS = "test_exec_threads"
+#: The soft GPU's own threads, and the client's handles, which ThreadSanitizer sees.
+THREADED = ("test_exec_threads", "test_handle_walk")
 
 #: Where they find each other's modules.
 MYPYPATH = "proto:bench:tests/e2e:tests/chaos:tests/demo:tests/gpu"
@@ -222,7 +222,7 @@ def build_threads(place: Place) -> bool:
     built = place.build / "thread"
     if not configure("tsan", built):
         return False
-    targets = ("gpupool_cuda", "gpupool_worker", "gpupool_zmq", "gpupool_tcp", KERNEL_THREADS)
+    targets = ("gpupool_cuda", "gpupool_worker", "gpupool_zmq", "gpupool_tcp", *THREADED)
     return compile_last(built, place, *targets)
 
 
@@ -231,7 +231,9 @@ def stage_threads(place: Place) -> Count:
     if not build_threads(place):
         return one(False)
     built = place.build / "thread"
-    count = one(run([built / "tests" / "c" / KERNEL_THREADS], TSAN_OPTIONS="halt_on_error=1"))
+    count = Count()
+    for name in THREADED:
+        count.add(one(run([built / "tests" / "c" / name], TSAN_OPTIONS="halt_on_error=1")))
     command = [sys.executable, "tests/e2e/races.py", "--home", str(place.build / "stage")]
     count.add(one(run([*command, "--build", str(built)])))
     return count

@@ -50,7 +50,9 @@ uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session)
         if (!table->first_free)
             table->last_free = 0;
     } else if (entries && table->used + 1 < GP_HANDLE_INDEX_MAX) {
-        index = ++table->used;
+        index = table->used + 1;
+        /* pairs with the acquire in gpc_handle_each: the entries are there by then */
+        __atomic_store_n(&table->used, index, __ATOMIC_RELEASE);
     }
     if (index) {
         struct entry *e = &entries[index];
@@ -123,7 +125,7 @@ void gpc_handle_attach(uint64_t id, void *shadow)
 void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, void *), void *arg)
 {
     struct table *table = &tables[kind];
-    for (uint32_t index = 1; index <= __atomic_load_n(&table->used, __ATOMIC_RELAXED); index++) {
+    for (uint32_t index = 1; index <= __atomic_load_n(&table->used, __ATOMIC_ACQUIRE); index++) {
         struct entry *e = &table->entries[index];
         uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
         if (live)

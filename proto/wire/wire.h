@@ -11,6 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "gpupool is for little-endian machines: its messages are written as they lie in memory"
+#endif
+
 /* The protocol: how messages are framed, what a handshake is, what their order means. Raised by
  * hand when this header or wire-format.md changes meaning; a side says which versions it speaks,
  * and two sides take the newest that both do. Operations come and go without it: each side says

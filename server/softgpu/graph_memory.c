@@ -7,6 +7,7 @@
 #include "softgpu.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "timeslice.h"
 
@@ -89,7 +90,7 @@ static void show(const struct sg_block *block, bool absent)
 /* Nothing has it: its pages are the system's again, and another may have as many. */
 static void unback(struct sg_block *block)
 {
-    const uint64_t page = 4096;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t begin = (block->address + page - 1) / page * page;
     uint64_t end = (block->address + block->rounded) / page * page;
     if (!block->backed)

@@ -145,6 +145,15 @@ def test_needs_what_is_there_or_what_it_brings(unpacked: Unpacked) -> None:
         assert strange == [], path
 
 
+def test_fits_the_pages_of_its_kernels(unpacked: Unpacked) -> None:
+    """A loader refuses a file whose segments lie closer than the pages of its kernel."""
+    pages = 65536 if unpacked.machine.processor == "EM_AARCH64" else 4096
+    for path in unpacked.files():
+        with path.open("rb") as file:
+            segments = list(ELFFile(file).iter_segments("PT_LOAD"))
+        assert segments and all(one["p_align"] % pages == 0 for one in segments), path
+
+
 def test_has_the_licences_of_what_is_inside(unpacked: Unpacked) -> None:
     (information,) = unpacked.root.glob("gpupool-*.dist-info")
     named = {path.stem for path in information.glob("licenses/third_party/*.txt")}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -100,3 +102,14 @@ def test_the_written_page_names_messages_that_there_are(real: Spec) -> None:
     named = set(re.findall(r"`(gp_\w+)`", text))
     assert len(named) > 5
     assert named <= {f.name for f in real.wire}
+
+
+def test_a_build_for_a_big_endian_machine_says_that_it_is_for_none() -> None:
+    compiler = [os.environ.get("CC", "cc"), "-fsyntax-only", "-x", "c", "-U__BYTE_ORDER__"]
+    for order, wrong in (("LITTLE", False), ("BIG", True)):
+        command = [*compiler, f"-D__BYTE_ORDER__=__ORDER_{order}_ENDIAN__"]
+        done = subprocess.run(
+            [*command, str(ROOT / "proto/wire/wire.h")], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode != 0) is wrong
+        assert ("gpupool is for little-endian machines" in done.stderr) is wrong
