@@ -123,6 +123,8 @@ uint64_t gp_gang_due(const struct gp_board *f, const struct tenant_slot *t);
 /* When a turn ends that begins now and could last until `end`. */
 uint64_t gp_gang_turn_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now,
                           uint64_t end);
+/* How long it may have nothing to do in its turn; `grace`: anybody may. */
+uint64_t gp_gang_grace(const struct tenant_slot *t, uint64_t grace);
 /* The member no longer waits or works. */
 void gp_board_member_quiet(struct gp_board *f, struct member_slot *m, uint64_t since);
 /* Since then it has had nothing on the GPU. */

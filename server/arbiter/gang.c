@@ -31,6 +31,9 @@
 /* How long a turn of others lasts where a gang's window may begin at any moment, or where the
  * gang has just nothing to do: it may have more at once, and its other GPUs wait for it. */
 #define BORROWED (1 * MS)
+/* How long it may have nothing to do in its window: what it loses on one GPU it loses on all, and
+ * it is charged for the pause. */
+#define PAUSE (2 * MS)
 
 struct period {
     uint64_t length, into, number;
@@ -169,4 +172,9 @@ uint64_t gp_gang_turn_end(const struct gp_board *f, const struct tenant_slot *t,
         if (f->tenants[i].window == GANG_INSIDE && now + BORROWED < end)
             end = now + BORROWED;
     return f->window_end > now && f->window_end < end ? f->window_end : end;
+}
+
+uint64_t gp_gang_grace(const struct tenant_slot *t, uint64_t grace)
+{
+    return t->window == GANG_INSIDE ? PAUSE : grace;
 }

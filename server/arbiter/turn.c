@@ -284,7 +284,8 @@ static void turn_of_idle(struct gp_board *f, struct tenant_slot *t, uint64_t now
     bool unused = other && t->wanting && idle >= UNUSED;
     if (unused)
         forget_wants(f, t);
-    if (f->yielding || !eligible(f, t, now) || (other && idle >= GRACE && !t->wanting)) {
+    if (f->yielding || !eligible(f, t, now) ||
+        (other && idle >= gp_gang_grace(t, GRACE) && !t->wanting)) {
         if (!f->yielding)
             turn_end(f, now);
         if (f->shut && f->shut(f, t))

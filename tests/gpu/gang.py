@@ -5,7 +5,8 @@
 Steps of ``gang_steps`` need both GPUs at once. Counted are its steps alone, beside the tenants as
 a group, whose turns come at the same time on both GPUs, and as a tenant without a group, whose
 turns do not; and what the neighbours do. As a group it has at least 0.45 of its steps, and each
-neighbour at least 0.45 of its work. The exit code is 1 if not.
+neighbour at least 0.45 of its work. The exit code is 1 if not. What the arbiters say of each a
+second before the end (turns, the time that it had, the time that was charged) is in ``gang.json``.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from share_bench import ROOT, clock, read_report
+from share_bench import ROOT, admin, clock, read_report
 
 from harness import PoolServer
 from toolchain import Toolchain
@@ -28,6 +30,10 @@ LEAST = 0.45
 
 #: Microseconds of each kernel of a step: the job's, its neighbours'.
 LENGTHS = {"red": 500, "blue": 700, "yellow": 1300}
+
+#: Of a tenant in a server's status: both ways of counting its time, which differ by what changes
+#: of turns took.
+ACCOUNT = ("turns", "held_ns", "busy_ns", "waited_ns", "launches", "share_permille")
 
 Report = dict[str, Any]
 
@@ -66,9 +72,18 @@ class Trial:
         pipe = subprocess.PIPE
         return subprocess.Popen(words, env=env, stdout=pipe, stderr=pipe, text=True)
 
-    def run(self, job: bool, gang: bool, neighbours: bool) -> dict[str, int]:
+    def accounts(self) -> Report:
+        """What each GPU's arbiter has of who is there."""
+        return {
+            f"{gpu['index']} {tenant['name']}": {name: tenant[name] for name in ACCOUNT}
+            for gpu in admin(self.server, do="status")["gpus"]
+            for tenant in gpu["tenants"]
+        }
+
+    def run(self, job: bool, gang: bool, neighbours: bool) -> dict[str, Any]:
         """The steps of each."""
-        when = [f"{clock() + self.given.lead:.6f}", f"{self.given.seconds:g}"]
+        begin = clock() + self.given.lead
+        when = [f"{begin:.6f}", f"{self.given.seconds:g}"]
         running = {}
         if job:
             asked = {"GPUPOOL_GROUP": "job", "GPUPOOL_SHARE": "50%"} if gang else {}
@@ -76,8 +91,13 @@ class Trial:
         for place, name in enumerate(TENANTS[1:] if neighbours else ()):
             running[name] = self._start(name, 1, when, GPUPOOL_DEVICES=str(place))
         limit = self.given.lead + self.given.seconds + 120
+        time.sleep(max(0.0, begin + self.given.seconds - 1 - clock()))
+        accounts = self.accounts()
         reports = {name: read_report(process, limit) for name, process in running.items()}
-        return {name: int(said["steps"]) for name, said in reports.items()}
+        return {
+            "steps": {name: int(said["steps"]) for name, said in reports.items()},
+            "accounts": accounts,
+        }
 
 
 def measure(trial: Trial) -> Report:
@@ -91,8 +111,9 @@ def measure(trial: Trial) -> Report:
 
 def parts(measured: Report, way: str) -> Report:
     """Of what each does alone."""
-    alone = {**measured["neighbours alone"], **measured["alone"]}
-    return {name: round(done / max(alone[name], 1), 3) for name, done in measured[way].items()}
+    alone = {**measured["neighbours alone"]["steps"], **measured["alone"]["steps"]}
+    steps = measured[way]["steps"]
+    return {name: round(done / max(alone[name], 1), 3) for name, done in steps.items()}
 
 
 def main() -> int:

@@ -43,6 +43,18 @@ def configuration(folder: Path) -> Path:
     return path
 
 
+def admin(server: PoolServer, **question: Any) -> dict[str, Any]:
+    """What a server answers to an operator."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(30)
+        peer.connect(str(server.folder / "run" / "admin.sock"))
+        peer.sendall(json.dumps(question).encode() + b"\n")
+        answer: dict[str, Any] = json.loads(peer.makefile().readline())
+    if "error" in answer:
+        raise RuntimeError(f"{question}: {answer['error']}")
+    return answer
+
+
 @dataclass
 class Bench:
     """The server, its programs, and the rows measured so far."""
@@ -57,14 +69,7 @@ class Bench:
     rates: dict[int, float] = field(default_factory=dict)
 
     def admin(self, **question: Any) -> dict[str, Any]:
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.settimeout(30)
-            peer.connect(str(self.server.folder / "run" / "admin.sock"))
-            peer.sendall(json.dumps(question).encode() + b"\n")
-            answer: dict[str, Any] = json.loads(peer.makefile().readline())
-        if "error" in answer:
-            raise RuntimeError(f"{question}: {answer['error']}")
-        return answer
+        return admin(self.server, **question)
 
     def policy(self, policy: str, **settings: Any) -> None:
         self.admin(do="gpu-set", gpu=0, policy=policy, **settings)
