@@ -70,6 +70,7 @@ class PoolChoices:
             "--label": self.labels,
             "--wait": self.wait,
             "--name": self.name,
+            "--tenant": self.tenant,
             "--sessions": self.sessions,
             "--uuid": self.uuids,
             "--lease": self.lease,

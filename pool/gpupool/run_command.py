@@ -128,6 +128,9 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="what the program does when, for ui.perfetto.dev"),
     ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="of a pool: for whom, with an admin's token")
+    ] = None,
     lease: Annotated[
         str | None, typer.Option(help="of a pool: join this lease, which somebody else keeps")
     ] = None,
@@ -159,6 +162,7 @@ def run(
         None,
         wait,
         name,
+        tenant=tenant,
         sessions=sessions,
         uuids=tuple(uuid or ()),
         lease=lease,

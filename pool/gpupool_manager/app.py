@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpupool_common import __version__, logs, tracing
 from gpupool_common.browser import FROM_A_PAGE, is_from_a_page
 from gpupool_manager import (
+    api_docs,
     api_keys,
     api_leases,
     api_looking,
@@ -105,6 +106,7 @@ def _routes() -> list[BaseRoute]:
         api_looking,
     ):
         router.include_router(part.router, prefix="/v1", responses=PROBLEMS)
+    router.include_router(api_docs.router)
     return router.routes
 
 
@@ -159,8 +161,8 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         return _answer(request, bad_field("body", "it is not JSON, or nested too deeply"))
     response = _answer(request, Problem(error.status_code, code, detail))
     response.headers.update(error.headers or {})
-    if error.status_code == 405:
-        response.headers["Allow"] = ", ".join(sorted(_allowed(request)))
+    if error.status_code == 405 and (allowed := _allowed(request)):
+        response.headers["Allow"] = ", ".join(sorted(allowed))
     return response
 
 

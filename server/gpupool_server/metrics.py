@@ -26,6 +26,10 @@ from gpupool_server.metrics_settings import MetricsSettings, split_listen
 from gpupool_server.nvml_cards import Cards
 from gpupool_server.sessions import SessionSupervisor
 
+#: The paths by which others ask whether the server is well; no token is needed.
+READY = b"/readyz"
+HEALTH = (b"/healthz", b"/livez", READY)
+
 
 class ServerCollector(Collector):
     """The server itself."""
@@ -94,6 +98,10 @@ class MetricsServer:
         headers = _headers(head)
         if is_from_a_page(headers):
             return _response("403 Forbidden", f"{FROM_A_PAGE}\n".encode())
+        path = words[1].partition(b"?")[0]
+        if path in HEALTH:
+            answer = self._health(path)
+            return answer if words[0] == b"GET" else answer[: answer.index(b"\r\n\r\n") + 4]
         if not self._access.allows(headers):
             return _response(
                 "401 Unauthorized", b"send 'Authorization: Bearer TOKEN' with the metrics' token\n"
@@ -101,12 +109,18 @@ class MetricsServer:
         # Beyond the loopback, names are the network's, and TLS proves them.
         if self._access.context is None and is_rebound(headers, self._names):
             return _response("403 Forbidden", f"{of_rebound(headers)}\n".encode())
-        if words[1].partition(b"?")[0] != b"/metrics":
-            return _response("404 Not Found", b"what there is: /metrics\n")
+        if path != b"/metrics":
+            return _response("404 Not Found", b"what there is: /metrics, /healthz\n")
         await self.ask()
         body, kind = render(self._registry, headers.get("accept", ""))
         whole = _response("200 OK", body, kind)
         return whole if words[0] == b"GET" else whole.removesuffix(body)
+
+    def _health(self, path: bytes) -> bytes:
+        """Open to all: whether the server answers, and whether it could begin a session."""
+        if path == READY and self._supervisor.health.trouble:
+            return _response("503 Service Unavailable", b"sessions do not start; see its log\n")
+        return _response("200 OK", b"ok\n")
 
     async def ask(self) -> None:
         """Ask workers and cards what they answer when they can."""

@@ -26,6 +26,27 @@ async def test_health_and_readiness_need_no_token(rest: Rest) -> None:
     assert (ready.status_code, ready.json()) == (200, {"status": "ready", "nodes": 1, "gpus": 3})
 
 
+async def test_others_ask_by_their_own_paths(rest: Rest) -> None:
+    for path in ("/healthz", "/livez"):
+        assert (await rest.client.get(f"http://pool{path}")).json()["status"] == "ok"
+    assert (await rest.client.get("http://pool/readyz")).json()["status"] == "ready"
+    assert (await rest.client.post("http://pool/healthz")).status_code == 405
+    await rest.world.pool.commands.close()
+    assert (await rest.client.get("http://pool/readyz")).status_code == 503
+    assert (await rest.client.get("http://pool/healthz")).status_code == 200
+    rest.world.pool.commands.start()
+
+
+async def test_the_api_is_on_one_page(rest: Rest) -> None:
+    page = await rest.client.get("http://pool/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    schema = (await rest.client.get("http://pool/v1/openapi.json")).json()
+    rows = re.findall(r"<tr><td><code>(\w+) ([^<]*)</code><td>([^<]+)<td>", page.text)
+    wanted = {(way.upper(), path) for path, ways in schema["paths"].items() for way in ways}
+    assert {(way, path) for way, path, _ in rows} == wanted
+    assert "<script" not in page.text and "://" not in page.text
+
+
 async def test_a_manager_that_stops_is_not_ready(rest: Rest) -> None:
     await rest.world.pool.commands.close()
     answer = await rest.ask("GET", "/ready", by=None)

@@ -103,6 +103,8 @@ async def test_http(make_office: MakeOffice) -> None:
             if line.startswith('gpupool_session_budget_limit{resource="log_lines"')
         )
         assert 'tenant="default"' in of_session and of_session.endswith(" 10000.0")
+        for path in ("/healthz", "/livez", "/readyz"):
+            assert await asyncio.to_thread(get, path) == "ok\n"
         with pytest.raises(urllib.error.HTTPError, match="404"):
             await asyncio.to_thread(get, "/secret")
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

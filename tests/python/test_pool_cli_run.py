@@ -191,6 +191,15 @@ def test_variables_ask_as_they_do_of_a_server(red: User, manager: Manager) -> No
     assert (first["ceiling_permille"], second["ceiling_permille"]) == (1000, 300)
 
 
+def test_an_admin_runs_for_a_tenant(red: User, manager: Manager, home: Home) -> None:
+    done = User(manager, manager.admin, home).run("--tenant", "red", *HALF, "--", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+    (lease,) = manager.leases("released")
+    assert lease["tenant"] == "red"
+    done = red.run("--server", "tcp://h:1", "--token", "t", "--tenant", "red", "--", "true")
+    assert (done.returncode, "--tenant is for --pool" in done.stderr) == (2, True)
+
+
 def test_a_token_file_is_read(red: User, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(red.token + "\n")
