@@ -18,7 +18,7 @@ endfunction()
 foreach(name ranges ask servers visible)
   gp_unit_test(${name} gpc_parts)
 endforeach()
-foreach(name allocator allocator_shared shareable wait event budget quota growth gate copy staging handles graph_edges
+foreach(name allocator allocator_shared shareable pool wait event budget quota growth gate copy staging handles graph_edges
     hidden_nodes peer_wire peer_seal unique_id)
   gp_unit_test(${name} gpw_parts)
 endforeach()

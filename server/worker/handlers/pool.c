@@ -26,7 +26,7 @@ struct pool {
     CUmemoryPool real;
     uint32_t ordinal;
     uint64_t counted; /* on the board */
-    bool destroyed;   /* by the client, with memory in use: the driver keeps that, and so do we */
+    bool destroyed;   /* by the client: it ends when nothing of it is in use */
     bool shareable;   /* its memory is our allocator's */
     bool imported;    /* another process's: it has no memory */
 };
@@ -86,16 +86,21 @@ static CUresult pool_end(struct gpw_session *s, struct pool **at)
     return r;
 }
 
-static bool pool_in_use(struct gpw_session *s, const struct pool *p)
+/* Whether nothing of it is anybody's any more. What is freed in a stream's order is used no more,
+ * but stays reserved until the stream has come by, and drivers die later of memory that outlives
+ * its pool. */
+static bool pool_empties(struct gpw_session *s, const struct pool *p)
 {
-    return pool_size(s, p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != 0;
+    return pool_size(s, p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0 &&
+           s->driver->cuMemPoolTrimTo(p->real, 0) == CUDA_SUCCESS &&
+           pool_size(s, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0;
 }
 
 void gpw_pools_count(struct gpw_session *s)
 {
     for (struct pool **at = &s->memory->pools; *at;) {
         pool_count(s, *at, 0);
-        if (!(*at)->destroyed || pool_in_use(s, *at) || pool_end(s, at) != CUDA_SUCCESS)
+        if (!(*at)->destroyed || !pool_empties(s, *at) || pool_end(s, at) != CUDA_SUCCESS)
             at = &(*at)->next;
     }
 }
@@ -361,11 +366,13 @@ CUresult gpw_cuMemPoolDestroy(struct gpw_session *s, CUmemoryPool pool)
     if (!p)
         return s->driver->cuMemPoolDestroy(pool);
     gpw_shareable_gone(s, GPW_SHARES_POOL, pool);
-    if (is_default(s, p) || !pool_in_use(s, p))
+    if (is_default(s, p))
+        return s->driver->cuMemPoolDestroy(pool); /* which refuses it */
+    leave(s, p);
+    if (pool_empties(s, p))
         return pool_end(s, at);
     /* What of it is in use stays until it is freed, and counts as long. */
     p->destroyed = true;
-    leave(s, p);
     return CUDA_SUCCESS;
 }
 

@@ -236,8 +236,8 @@ static void pool_make(struct worker *w)
     CU(cuMemPoolCreate(&w->pool, &props));
 }
 
-/* With nothing of it left: what outlives its pool is CUDA's promise, of which drivers die later. */
-static void pool_change(struct worker *w)
+/* Of memory that outlives its pool, which CUDA promises, local drivers die later. */
+static void pool_empty(struct worker *w)
 {
     for (unsigned i = 0; i < DEVICE_BUFFERS; i++) {
         struct buffer *b = &w->device[i];
@@ -247,7 +247,15 @@ static void pool_change(struct worker *w)
         }
     }
     wait_all(w);
+}
+
+static void pool_change(struct worker *w)
+{
+    if (driver_is_native())
+        pool_empty(w);
     CU(cuMemPoolDestroy(w->pool));
+    for (unsigned i = 0; i < DEVICE_BUFFERS; i++)
+        w->device[i].pool = NULL;
     pool_make(w);
 }
 
