@@ -204,11 +204,19 @@ static struct opened **find(CUdeviceptr at)
     return one;
 }
 
+/* The program's device that the worker speaks of; -1: none that it sees. */
+static CUdevice device_of(const struct gpc_session *s, int32_t ordinal)
+{
+    return ordinal < 0 ? -1 : gpc_device_of(s, (uint32_t)ordinal);
+}
+
 /* The range of what the worker has mapped, in one of the devices' windows. */
 static CUresult keep(const struct gpc_range *range)
 {
     const struct gp_device_info *d = gpc_device_info(range->device);
-    if (!d || range->begin < d->window_begin || range->begin >= d->window_end ||
+    if (!d)
+        return CUDA_ERROR_MAP_FAILED;
+    if (range->begin < d->window_begin || range->begin >= d->window_end ||
         range->size > d->window_end - range->begin)
         return CUDA_ERROR_UNKNOWN;
     return gpc_range_add(range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -251,14 +259,14 @@ static CUresult open_range(const struct gpc_route *on, const struct gp_ipc_name 
 {
     struct gpc_range range = *like;
     CUdeviceptr at;
-    int32_t device;
+    int32_t ordinal;
     uint32_t left;
     pthread_mutex_lock(&lock);
-    CUresult r = gpc_wire_gp_ipc_map_on(on, name, &at, &device);
+    CUresult r = gpc_wire_gp_ipc_map_on(on, name, &at, &ordinal);
     if (r == CUDA_SUCCESS) {
         range.begin = at;
         range.size = name->bytes;
-        range.device = on->session->first + device;
+        range.device = device_of(on->session, ordinal);
         r = note_opened(&range);
         if (r != CUDA_SUCCESS)
             gpc_wire_gp_ipc_unmap_on(on, at, &left);
@@ -337,29 +345,35 @@ static CUresult take_memory(const struct gpc_route *on, const struct gp_ipc_name
                             CUmemGenericAllocationHandle *handle)
 {
     CUmemGenericAllocationHandle made;
-    int32_t device;
-    CUresult r = gpc_wire_gp_ipc_take_memory_on(on, &made, name, &device);
+    int32_t ordinal;
+    CUresult r = gpc_wire_gp_ipc_take_memory_on(on, &made, name, &ordinal);
     if (r != CUDA_SUCCESS)
         return r;
+    CUdevice device = device_of(on->session, ordinal);
+    if (device < 0) {
+        gpc_wire_cuMemRelease_on(on, made);
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
     *handle = made;
-    return gpc_memory_made((uint64_t)made, on->session->first + device);
+    return gpc_memory_made((uint64_t)made, device);
 }
 
 static CUresult take_pool(const struct gpc_route *on, const struct gp_ipc_name *name,
                           CUmemoryPool *pool)
 {
     CUmemoryPool made;
-    int32_t device;
-    CUresult r = gpc_wire_gp_ipc_take_pool_on(on, &made, name, &device);
+    int32_t ordinal;
+    CUresult r = gpc_wire_gp_ipc_take_pool_on(on, &made, name, &ordinal);
     if (r != CUDA_SUCCESS)
         return r;
-    r = pool_note(made, name, true);
+    CUdevice device = device_of(on->session, ordinal);
+    r = device < 0 ? CUDA_ERROR_INVALID_DEVICE : pool_note(made, name, true);
     if (r != CUDA_SUCCESS) {
         gpc_wire_cuMemPoolDestroy_on(on, made);
         return r;
     }
     *pool = made;
-    return gpc_memory_made((uint64_t)made, on->session->first + device);
+    return gpc_memory_made((uint64_t)made, device);
 }
 
 /* Of whatever server it is that has it. */

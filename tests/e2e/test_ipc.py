@@ -35,7 +35,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolServer]:
     """A server whose tenants have limits."""
     path = tmp_path_factory.mktemp("limited") / "server.toml"
     path.write_text(LIMITED)
-    made = PoolServer(config=str(path), **{"soft-memory": "1GiB"})
+    made = PoolServer(config=str(path), **{"soft-gpus": "2", "soft-memory": "1GiB"})
     try:
         made.start()
         yield made
@@ -84,6 +84,21 @@ def test_transports_have_no_part_in_it(start: Start, one: str, other: str) -> No
     assert tell(b, "fill 8") == "filled"
     assert tell(a, "read") == "holds 8"
     end(b, a)
+
+
+def test_devices_are_those_that_a_process_sees(start: Start) -> None:
+    """What is the one's first device may be the other's second, or none of it."""
+    only, both = start(**RED, CUDA_VISIBLE_DEVICES="1"), start(**RED, CUDA_VISIBLE_DEVICES="1,0")
+    handle, path = handle_of(only, "take 4"), tell(only, "export 4").split()[1]
+    assert tell(both, f"open {handle}") == "opened"
+    assert tell(only, "fill 7") == "filled"
+    assert tell(both, "read") == "holds 7"
+    assert tell(both, "close") == "closed"
+    assert tell(both, f"import {path}") == "imported"
+    blind = start(**RED, CUDA_VISIBLE_DEVICES="0")
+    assert tell(blind, f"open {handle}") == "CUDA_ERROR_MAP_FAILED"
+    assert tell(blind, f"import {path}") == "CUDA_ERROR_INVALID_DEVICE"
+    end(blind, both, only)
 
 
 # Who gets it -----------------------------------------------------------------------------
