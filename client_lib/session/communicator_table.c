@@ -1,6 +1,8 @@
 /* The client's side of our libnccl.so.2: its messages, on the program's own sessions. */
 #include "communicator_table.h"
 
+#include <string.h>
+
 #include "call.h"
 #include "gpc_wire.h"
 #include "session.h"
@@ -41,9 +43,17 @@ static CUresult devices(int *count)
     return r == CUDA_SUCCESS ? cuDeviceGetCount(count) : r;
 }
 
+/* A worker that says less than all of it lies. */
+static CUresult whole(CUresult r, uint32_t got, uint32_t wanted)
+{
+    return r == CUDA_SUCCESS && got != wanted ? CUDA_ERROR_UNKNOWN : r;
+}
+
 static CUresult unique_id(int32_t *result, uint8_t *id)
 {
-    return gpc_wire_gp_nccl_unique_id(result, id, NULL);
+    uint32_t got = 0;
+    CUresult r = gpc_wire_gp_nccl_unique_id(result, id, &got);
+    return whole(r, got, GP_NCCL_ID_BYTES);
 }
 
 /* A stream of another context than the current one's names its own. */
@@ -61,18 +71,42 @@ static CUresult group(struct gp_nccl_call *calls, uint32_t count, bool waits)
 
 static CUresult settled(gp_communicator comm, int32_t results[2])
 {
-    return gpc_wire_gp_nccl_settled(comm, results, NULL);
+    uint32_t got = 0;
+    CUresult r = gpc_wire_gp_nccl_settled(comm, results, &got);
+    return whole(r, got, 2 * sizeof results[0]);
+}
+
+/* Programs reckon with these, and have lists by them. */
+static CUresult state(gp_communicator comm, int32_t *result, int32_t *ranks, int32_t *rank)
+{
+    int32_t said, all, own;
+    CUresult r = gpc_wire_gp_nccl_state(comm, &said, &all, &own);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (all < 0 || own < 0 || (own && own >= all))
+        return CUDA_ERROR_UNKNOWN;
+    *result = said;
+    *ranks = all;
+    *rank = own;
+    return CUDA_SUCCESS;
 }
 
 static CUresult end(gp_communicator comm, uint32_t aborts, int32_t *result)
 {
-    return gpc_wire_gp_nccl_end(comm, aborts, result, NULL);
+    uint32_t got = 0;
+    CUresult r = gpc_wire_gp_nccl_end(comm, aborts, result, &got);
+    return whole(r, got, sizeof *result);
 }
 
 static CUresult last_error(gp_communicator comm, char text[GP_NCCL_TEXT_MAX])
 {
     int32_t result;
-    return gpc_wire_gp_nccl_last_error(comm, &result, (uint8_t *)text, NULL);
+    uint32_t got = 0;
+    char said[GP_NCCL_TEXT_MAX];
+    CUresult r = gpc_wire_gp_nccl_last_error(comm, &result, (uint8_t *)said, &got);
+    if (r == CUDA_SUCCESS)
+        gpc_printable(text, GP_NCCL_TEXT_MAX, said, (uint32_t)strnlen(said, got));
+    return r;
 }
 
 const struct gpc_communicator_table gpc_communicator_table = {
@@ -89,7 +123,7 @@ const struct gpc_communicator_table gpc_communicator_table = {
     .shrink = gpc_wire_gp_nccl_shrink,
     .group = group,
     .settled = settled,
-    .state = gpc_wire_gp_nccl_state,
+    .state = state,
     .finalize = gpc_wire_gp_nccl_finalize,
     .end = end,
     .last_error = last_error,

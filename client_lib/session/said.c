@@ -55,8 +55,7 @@ void gpc_on_gp_output(struct gpc_session *s, const struct gp_req_gp_output *q, c
     fwrite(text, 1, q->bytes, stdout);
 }
 
-/* What comes from a server goes to a terminal: nothing that would move its cursor. */
-static void printable(char *to, size_t room, const char *from, uint32_t bytes)
+void gpc_printable(char *to, size_t room, const char *from, uint32_t bytes)
 {
     size_t n = bytes < room ? bytes : room - 1;
     for (size_t i = 0; i < n; i++)
@@ -67,7 +66,7 @@ static void printable(char *to, size_t room, const char *from, uint32_t bytes)
 void gpc_on_gp_said(struct gpc_session *s, const struct gp_req_gp_said *q, const char *text)
 {
     char said[sizeof s->why];
-    printable(said, sizeof said, text, q->bytes);
+    gpc_printable(said, sizeof said, text, q->bytes);
     if (!q->ends) {
         gpc_log(GPC_LOG_WARN, "session %s on %s: %s", s->id, s->server, said);
         return;

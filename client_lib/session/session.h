@@ -147,6 +147,10 @@ void gpc_session_set_pending(struct gpc_session *s, CUresult error);
 CUresult gpc_session_take_pending(struct gpc_session *s);
 void gpc_session_set_sticky(struct gpc_session *s, CUresult error);
 
+/* A text of a server's, as far as there is room: it may go to a terminal, so nothing in it moves
+ * the cursor, and it ends. */
+void gpc_printable(char *to, size_t room, const char *from, uint32_t bytes);
+
 /* The calling thread's state. */
 struct gpc_thread {
     CUcontext *stack; /* contexts pushed, the last is current */
