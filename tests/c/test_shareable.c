@@ -354,6 +354,9 @@ static void memory_of_another_device_than_was_said(void **state)
     gpu.other_device = true;
     assert_int_equal(gpw_shareable_open(&session, one, &memory), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(gpu.opened, 0);
+    assert_int_equal(gpu.charged, 0);
+    struct other other = other_with(ticket, true, false); /* it may be another's to pay for */
+    end_other(&other);
     gpw_shareable_drop(&session, one);
     close(ticket);
 }

@@ -275,6 +275,16 @@ static bool charge(struct gpw_session *s, struct gpw_shareable *one)
     return one->charged;
 }
 
+/* Be charged no longer, and let another process be. */
+static void discharge(struct gpw_session *s, struct gpw_shareable *one)
+{
+    if (!one->charged)
+        return;
+    gpw_quota_give(s, one->ordinal, one->bytes);
+    gpw_ticket_disown(one->ticket);
+    one->charged = false;
+}
+
 /* Of the device that the exporter said. */
 static bool is_of(struct gpw_session *s, const struct gpw_shareable *one,
                   CUmemGenericAllocationHandle memory)
@@ -299,6 +309,8 @@ CUresult gpw_shareable_open(struct gpw_session *s, struct gpw_shareable *one,
         r = CUDA_ERROR_INVALID_VALUE;
     }
     one->uses += r == CUDA_SUCCESS;
+    if (!one->uses)
+        discharge(s, one); /* it is no memory of the device, whatever it was said to be */
     return r;
 }
 
@@ -314,8 +326,7 @@ static void end(struct gpw_session *s, struct gpw_shareable *one)
 {
     if (one->charged && gpw_ticket_used(one->ticket))
         return;
-    if (one->charged)
-        gpw_quota_give(s, one->ordinal, one->bytes);
+    discharge(s, one);
     forget(s, one);
 }
 
