@@ -12,7 +12,7 @@ struct gp_communicator *gpw_communicator_new(struct gpw_session *s,
                                              const struct gp_communicator *parent)
 {
     struct gpw_nccl *n = s->nccl;
-    if (n->count == GPW_COMMUNICATORS_MAX) {
+    if (n->count + n->endings >= GPW_COMMUNICATORS_MAX) {
         gpw_nccl_refuse(s, ncclSystemError, "a session has at most %d communicators",
                         GPW_COMMUNICATORS_MAX);
         return NULL;
@@ -144,6 +144,7 @@ static bool ending_poll(struct gpw_session *s, struct gpw_wait *w)
         gpw_quota_reconcile(s, (uint32_t)e->ordinal);
     if (e->done)
         e->done(s, e->token, e->result == ncclInProgress ? ncclSuccess : e->result);
+    s->nccl->endings--;
     free(e);
     return true;
 }
@@ -191,6 +192,7 @@ static bool real_end(struct gpw_session *s, struct gp_communicator *c, bool abor
         return false;
     }
     c->real = NULL;
+    s->nccl->endings++;
     return true;
 }
 

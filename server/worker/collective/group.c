@@ -28,7 +28,7 @@ static ncclResult_t check(struct gpw_session *s, const struct taken *t)
     const struct gp_nccl_call *c = t->call;
     if (t->comm->failed != ncclSuccess)
         return t->comm->failed;
-    if (!t->comm->real || gpw_communicator_state(s, t->comm) != ncclSuccess)
+    if (!t->comm->real || gpw_communicator_state(s, t->comm) != ncclSuccess || t->comm->ranks <= 0)
         return ncclInvalidArgument;
     if (!gp_nccl_call_uses(c, t->comm->ranks, t->comm->rank, &uses) ||
         gp_nccl_type_bytes(c->datatype) == 0 || (uses.reduces && c->operation < 0))

@@ -34,6 +34,9 @@ static ncclResult_t init_begin(struct gpw_session *s, struct gp_communicator *c,
 {
     if (m->a < 1 || m->b < 0 || m->b >= m->a || m->count < 1 || m->count > (uint32_t)m->a)
         return ncclInvalidArgument;
+    if (m->a > GPW_RANKS_MAX)
+        return gpw_nccl_refuse(s, ncclInvalidArgument, "a communicator has at most %d ranks",
+                               GPW_RANKS_MAX);
     ncclUniqueId *ids = calloc(m->count, sizeof *ids);
     ncclResult_t r = ids ? ids_open(s, m->list, m->count, ids) : ncclSystemError;
     if (r == ncclSuccess)

@@ -9,7 +9,8 @@
 #include "gpw_nccl_library.h"
 #include "session.h"
 
-#define GPW_COMMUNICATORS_MAX 256  /* of a session, at a time */
+#define GPW_COMMUNICATORS_MAX 256  /* of a session, at a time, with those that are ending */
+#define GPW_RANKS_MAX 65536        /* of a communicator: NCCL has memory for each of them at once */
 #define GPW_UNIQUE_IDS_MAX 4096    /* of a session: each may hold a thread and a port */
 #define GPW_REGISTRATIONS_MAX 4096 /* of a communicator */
 
@@ -37,6 +38,7 @@ struct gpw_nccl {
     int version;
     struct gp_communicator *communicators;
     unsigned count, ids;
+    unsigned endings; /* threads that end communicators */
     uint64_t batches;
     char why[256]; /* the last refusal of ours, for ncclGetLastError */
 };

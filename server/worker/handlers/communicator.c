@@ -1,6 +1,7 @@
 /* What our libnccl.so.2 asks for and somebody may wait for; the rest is in collective/nccl.h. */
 #include <stdlib.h>
 
+#include "budget.h"
 #include "gpw_handlers.h"
 #include "nccl.h"
 
@@ -36,6 +37,7 @@ static void settled_answer(struct gpw_session *s, struct gpw_token token,
 static void settled_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
     gpw_communicator_let_go(s, ((struct settled *)w)->comm);
+    gpw_budget_give(s, GPW_USE_WAITS, sizeof(struct settled));
     free(w);
 }
 
@@ -53,7 +55,7 @@ CUresult gpw_gp_nccl_settled(struct gpw_session *s, struct gpw_token token, gp_c
         settled_answer(s, token, comm);
         return GPW_DEFERRED;
     }
-    struct settled *t = calloc(1, sizeof *t);
+    struct settled *t = gpw_budget_take(s, GPW_USE_WAITS, sizeof *t) ? calloc(1, sizeof *t) : NULL;
     if (!t)
         return CUDA_ERROR_OUT_OF_MEMORY;
     t->wait = (struct gpw_wait){.what = "a communicator",
