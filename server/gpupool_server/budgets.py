@@ -134,13 +134,14 @@ def read(
         if not budget.told or budget.layer and layers.get(budget.layer) != "on":
             continue
         said = told.get(budget.name) if isinstance(told, dict) else None
-        if isinstance(said, dict) and all(_count(said.get(key)) for key in ("used", "refused")):
+        if isinstance(said, dict) and all(is_count(said.get(key)) for key in ("used", "refused")):
             limit = limits.get(budget.name) or None
             found[budget.name] = state(said["used"], limit, said["refused"])
     return found
 
 
-def _count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """Whether a worker's word is a number that can be reckoned with."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
 
 

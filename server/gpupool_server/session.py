@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,9 @@ from gpupool_server.worker import Control, Ready, WorkerError
 from gpupool_server.worker_log import LineReader, WorkerLog
 
 #: What a worker says of itself.
-COUNTERS = ("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected")
+COUNTERS = ("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received")
+
+_KIND = re.compile(r"[a-z ]{1,40}")
 
 
 @dataclass(frozen=True)
@@ -114,15 +117,17 @@ class Session:
         except WorkerError as error:
             return {**known, "trouble": str(error)}
         for key in COUNTERS:
-            if isinstance(status.get(key), str | int | None):
-                known[key] = status.get(key)
+            if budgets.is_count(status.get(key)):
+                known[key] = status[key]
+        if isinstance(status.get("connected"), bool):
+            known["connected"] = status["connected"]
         read = budgets.read(status.get("budgets"), meta.budgets, meta.confined.layers)
         self.told = {name: each["refused"] or 0 for name, each in read.items()}
         known["budgets"] |= read
         self._tell_full(read.get("disk"))
         if isinstance(kinds := status.get("host"), dict):
             known["host_bytes_by_kind"] = {
-                str(k): v for k, v in kinds.items() if isinstance(v, int)
+                k: v for k, v in kinds.items() if budgets.is_count(v) and _KIND.fullmatch(k)
             }
         return known
 

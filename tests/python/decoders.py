@@ -12,6 +12,7 @@ import json
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgpack
@@ -31,7 +32,9 @@ from gpupool_kubernetes.injection import Injector
 from gpupool_kubernetes.manager_client import ManagerClient
 from gpupool_kubernetes.namespace_quotas import NamespaceQuotas
 from gpupool_manager import schemas
-from gpupool_server import jail_status, worker
+from gpupool_server import budgets, jail_status, worker
+from gpupool_server.rundir import Meta
+from gpupool_server.session import COUNTERS, Session
 from kubernetes_world import pod, review
 from lease_token_harness import KEY, KEYS, NOW, issued
 
@@ -56,6 +59,13 @@ def _packed(data: bytes) -> bytes:
         return data if said is None else cast(bytes, msgpack.packb(said))
     except (ValueError, OverflowError, RecursionError):
         return data
+
+
+_LOOP = asyncio.new_event_loop()
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    return _LOOP.run_until_complete(work)
 
 
 # Servers, workers and the link ------------------------------------------------------------------
@@ -112,6 +122,40 @@ def ready(data: bytes) -> None:
         worker.parse_ready(data.decode("latin-1"))
     with contextlib.suppress(worker.WorkerError):
         jail_status.parse(data)
+
+
+class _Worker(worker.Control):
+    """One that says what it likes of itself."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.line = b""
+
+    async def _ask(self, question: bytes) -> bytes:
+        return self.line
+
+
+_CONFINED = jail_status.Confined(layers={"root": "on", "rlimits": "on"})
+_WORKER = _Worker()
+_SESSION = Session(
+    Meta("a" * 12, 2, 1, (0,), 0.0, 1, "here", "program", confined=_CONFINED),
+    folder=cast(Any, None),
+    process=cast(Any, None),
+    control=_WORKER,
+    allocation=cast(Any, None),
+    log=cast(Any, SimpleNamespace(lines=0, limit=1, dropped=0)),
+)
+
+
+def status(data: bytes) -> None:
+    """A worker's account of itself, as metrics, commands and NVML's answers reckon with it."""
+    _WORKER.line = data
+    found = _run(_SESSION.describe("running"))
+    json.dumps(found)
+    counts = [found.get(key) or 0 for key in COUNTERS]
+    counts += found.get("host_bytes_by_kind", {}).values()
+    counts += [each or 0 for budget in found["budgets"].values() for each in budget.values()]
+    assert all(budgets.is_count(each) for each in counts)
 
 
 # The manager ------------------------------------------------------------------------------------
@@ -176,11 +220,6 @@ _PLUGIN = plugin.Plugin(
     Folders(_FOLDER / "data", _FOLDER / "cdi", _FOLDER / "lib"),
     _FOLDER / "registry",
 )
-_LOOP = asyncio.new_event_loop()
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    return _LOOP.run_until_complete(work)
 
 
 def admission(data: bytes) -> None:
@@ -220,7 +259,7 @@ def claim(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
-    for each in (question, records, link, token, ready, body, admission, kubelet, claim)
+    for each in (question, records, link, token, ready, status, body, admission, kubelet, claim)
 }
 
 
@@ -256,6 +295,13 @@ def _prepared() -> bytes:
     return cast(bytes, asked.SerializeToString())
 
 
+_ACCOUNT = {
+    "memory_bytes": 1 << 30,
+    "calls": 7,
+    "connected": True,
+    "host": {"waits": 4096},
+    "budgets": {"disk": {"used": 1, "refused": 0}, "host_memory": {"used": 4096, "refused": 2}},
+}
 _HALF = {"gpupool.io/gpu": "1", "gpupool.io/memory": "2Gi", "gpupool.io/compute": "50"}
 _PAYLOAD = [2, "lease-1", "red", NOW, NOW + 600, 0, "r-1", [["here", [[0, "GPU-1", 1 << 26, 500]]]]]
 _READY = {"shm": "shm:///run/x", "zmq": "tcp://127.0.0.1:1", "tcp": "tls://127.0.0.1:2"}
@@ -268,6 +314,12 @@ SEEDS: dict[str, list[bytes]] = {
     "link": [_text(_joined()), _text({"do": "leave", "protocol": 2, "number": 2}), b"[" * 5000],
     "token": [issued().encode(), _text(_PAYLOAD), _text([3, *_PAYLOAD[1:], 4]), _text(["\n"])],
     "ready": [b"ready " + _text(_READY), b"ready " + b"[" * 5000],
+    "status": [
+        _text(_ACCOUNT),
+        _text(_ACCOUNT | {"memory_bytes": "a text", "calls": -1, "host": {"waits": True}}),
+        _text({"memory_bytes": 10**400, "budgets": {"disk": {"used": 1e9, "refused": 0}}}),
+        b"[" * 5000,
+    ],
     "body": [
         *(bytes([number]) + b"{}" for number in range(len(BODIES))),
         bytes([len(BODIES) - 1]) + _text({"tenant": "red", "gpus": 1, "memory_bytes": 1 << 30}),
