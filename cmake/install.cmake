@@ -25,3 +25,10 @@ foreach(program gpupool_worker gpupool_arbiter gpupool_jail gpupool_learn)
     install(TARGETS ${program} RUNTIME DESTINATION libexec COMPONENT gpupool)
   endif()
 endforeach()
+
+# Of `gpupool-server install-service`, and of the manager's.
+install(
+  FILES ${CMAKE_CURRENT_SOURCE_DIR}/server/systemd/gpupool-server.service
+        ${CMAKE_CURRENT_SOURCE_DIR}/pool/systemd/gpupool-manager.service
+  DESTINATION share/systemd
+  COMPONENT gpupool)

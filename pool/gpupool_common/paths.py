@@ -12,6 +12,7 @@ of the sources, ``build/stage``. All have the same layout::
     lib/driver/libsoftnccl.so.2         a small NCCL on the soft GPU
     libexec/gpupool-worker
     libexec/gpupool-arbiter             whose turn it is on a GPU
+    share/systemd/*.service             units for systemd
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 import uvloop
 
-from gpupool_common import __version__, logs
+from gpupool_common import __version__, logs, service_unit
 from gpupool_common import certificate as certificates
 from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.program import Program
+from gpupool_common.service_unit import Service
 from gpupool_common.setting_options import setting_help, with_settings
 from gpupool_manager.config import Settings, load_settings
 from gpupool_manager.service import TOKEN_FILE, default_state_dir, serve
@@ -103,7 +104,13 @@ def _ended(error: GpupoolError) -> typer.Exit:
 PROGRAM = Program(
     "gpupool-manager",
     with_settings(Settings, command),
-    {"token": token, "certificate": certificate},
+    {
+        "token": token,
+        "certificate": certificate,
+        "install-service": service_unit.install_of(
+            Service("gpupool-manager", Path("/etc/gpupool/manager.toml"))
+        ),
+    },
 )
 
 

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 import uvloop
 
-from gpupool_common import __version__, logs
+from gpupool_common import __version__, logs, service_unit
 from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.program import Program
+from gpupool_common.service_unit import Service
 from gpupool_common.setting_options import with_settings
 from gpupool_common.space import FULL, no_space
 from gpupool_server.config import Settings, load_settings
@@ -92,6 +93,9 @@ PROGRAM = Program(
     with_settings(Settings, command, leave_out=TABLES),
     {
         "doctor": with_settings(Settings, examine, leave_out=TABLES),
+        "install-service": service_unit.install_of(
+            Service("gpupool-server", Path("/etc/gpupool/server.toml"))
+        ),
     },
 )
 

@@ -161,6 +161,12 @@ def needed(path: Path) -> list[str]:
     return re.findall(r"\(NEEDED\).*\[(.+)\]", must_run("readelf", "-d", path))
 
 
+def test_brings_the_units_of_its_services(unpacked: Path) -> None:
+    for name in ("gpupool-server", "gpupool-manager"):
+        text = (unpacked / f"gpupool/share/systemd/{name}.service").read_text(encoding="utf-8")
+        assert f"/{name} --config " in text
+
+
 @pytest.mark.parametrize(
     "part", ["lib/libcuda.so.1", "lib/libnvidia-ml.so.1", "libexec/gpupool-worker"]
 )

@@ -13,6 +13,7 @@ from gpupool_server.cgroups import CONTROLLERS
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "server" / "systemd" / "gpupool-server.service"
+MANAGER = ROOT / "pool" / "systemd" / "gpupool-manager.service"
 #: Of systemd 254; older ones say that they ignore it.
 NEWER = "DelegateSubgroup"
 
@@ -31,11 +32,12 @@ def test_it_delegates_what_workers_groups_need() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
-def test_systemd_understands_it(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
-    text = UNIT.read_text(encoding="utf-8")
+@pytest.mark.parametrize("source", [UNIT, MANAGER], ids=lambda path: path.stem)
+def test_systemd_understands_it(tmp_path: Path, source: Path) -> None:
+    unit = tmp_path / source.name
+    text = source.read_text(encoding="utf-8")
     unit.write_text(re.sub(r"^ExecStart=.*", "ExecStart=/bin/true", text, flags=re.M))
     command = ["systemd-analyze", "verify", "--man=no", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wrong = [line for line in done.stderr.splitlines() if UNIT.name in line and NEWER not in line]
+    wrong = [line for line in done.stderr.splitlines() if unit.name in line and NEWER not in line]
     assert done.returncode == 0 and wrong == []
