@@ -1,8 +1,8 @@
 /*
  * cuLink: inputs of PTX, each parsed as it comes, become one text. The first keeps its directives
  * of version, target and address size; later ones lose theirs. What .extern declares in one is
- * found in another. Nothing is renamed: two inputs that both define a name are for the PTX
- * parser to refuse.
+ * found in another, and of weak definitions (templates) the first stays. Nothing is renamed: two
+ * inputs that both define a function that is not weak are for the PTX parser to refuse.
  */
 #include "softgpu.h"
 

@@ -233,14 +233,15 @@ static void values_parse(struct sg_parser *p, struct initial *in, unsigned depth
 
 /* --- variables ------------------------------------------------------------------------ */
 
-/* The variable of this name, if one of the two declarations is .extern: then they are one. */
+/* The variable of this name, if one of the two declarations is .extern, or this one .weak: then they
+ * are one. */
 static struct sg_variable *global_known(struct sg_parser *p, const struct sg_token *name)
 {
     struct sg_symbol *s = sg_symbol_find(p, name->text, name->size);
     if (!s || s->kind != SG_N_GLOBAL)
         return NULL;
     struct sg_variable *v = p->module->globals[s->slot];
-    return v->external || p->external ? v : NULL;
+    return v->external || p->external || p->weak ? v : NULL;
 }
 
 static struct sg_variable *global_new(struct sg_parser *p, const struct sg_token *name)
@@ -264,6 +265,8 @@ static void global_declare(struct sg_parser *p, const struct sg_token *name, con
         v = global_new(p, name);
     else if (p->external)
         return; /* promised again */
+    else if (!v->external)
+        v = sg_take(p, sizeof(*v)); /* another part has it: what it begins with is nobody's */
     v->external = p->external;
     v->global.size = bytes;
     v->global.align = s->align;

@@ -286,6 +286,23 @@ static void block_parse(struct sg_parser *p, bool outermost)
     p->depth--;
 }
 
+/* Of a weak function that another part has defined. */
+static void body_skip(struct sg_parser *p)
+{
+    uint32_t depth = 0;
+    do {
+        if (p->token.kind == SG_K_END)
+            sg_fail(p, p->token.line, "the text ends inside a function");
+        depth += sg_at(p, '{');
+        depth -= sg_at(p, '}');
+        if (sg_at_dot(p, ".loc") || sg_at_dot(p, ".file")) {
+            sg_lexer_skip_line(&p->lexer);
+            p->have_ahead = false;
+        }
+        sg_advance(p);
+    } while (depth);
+}
+
 /* The instructions of `f`, whose parameters `scratch` has counted. */
 static void definition_parse(struct sg_parser *p, const struct sg_token *name,
                              struct sg_function *f, const struct sg_function *scratch)
@@ -340,11 +357,16 @@ void sg_function_parse(struct sg_parser *p, bool entry)
     if (sg_at_dot(p, ".noreturn"))
         sg_advance(p);
     bounds_parse(p, f);
-    f->results = results;
-    f->arguments = arguments;
-    f->result_count = result_count;
-    f->argument_count = argument_count;
-    if (sg_at(p, '{')) {
+    bool again = f->defined && p->weak;
+    if (!again) {
+        f->results = results;
+        f->arguments = arguments;
+        f->result_count = result_count;
+        f->argument_count = argument_count;
+    }
+    if (again && sg_at(p, '{')) {
+        body_skip(p);
+    } else if (sg_at(p, '{')) {
         definition_parse(p, &name, f, &scratch);
     } else {
         if (!next_begins(p))

@@ -213,12 +213,13 @@ static bool directive(struct sg_parser *p)
 
 static void item(struct sg_parser *p)
 {
-    p->external = false;
+    p->external = p->weak = false;
     if (directive(p) || sg_accept(p, ';'))
         return;
     while (sg_at_dot(p, ".visible") || sg_at_dot(p, ".extern") || sg_at_dot(p, ".weak") ||
            sg_at_dot(p, ".common")) {
         p->external |= sg_at_dot(p, ".extern");
+        p->weak |= sg_at_dot(p, ".weak");
         sg_advance(p);
     }
     if (sg_at_dot(p, ".entry") || sg_at_dot(p, ".func")) {

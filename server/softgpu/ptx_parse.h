@@ -123,6 +123,7 @@ struct sg_parser {
     struct sg_function *function; /* being parsed, or NULL */
     uint32_t depth;               /* of braces */
     bool external;                /* the declaration that is parsed is .extern */
+    bool weak;                    /* or .weak: what is defined already stays */
 };
 
 _Noreturn void sg_fail(struct sg_parser *p, uint32_t line, const char *format, ...)
