@@ -45,7 +45,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel wheels fuzz fuzz-pack fuzz-python lint \
-	test-gpu test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories prometheus sbom reproducible figures coverage reference clean system
+	test-gpu test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories prometheus try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -93,23 +93,23 @@ $(VENV)/.supply: $(VENV)/.build
 	touch $@
 
 # Two builds of CuPy own the same module name, so the second lives beside the environment.
-$(CUPY13)/.done: $(VENV)/.test
+$(CUPY13)/.done: $(VENV)/.build
 	rm -rf $(CUPY13)
 	$(PIP) --target $(CUPY13) 'cupy-cuda13x>=13'
 	touch $@
 
 # Ray is 240 MB, and only the tests of its launcher want it.
-$(RAY)/.done: $(VENV)/.test
+$(RAY)/.done: $(VENV)/.build
 	rm -rf $(RAY)
 	$(PIP) --target $(RAY) --group ray
 	touch $@
 
-$(ATHERIS)/.done: $(VENV)/.test
+$(ATHERIS)/.done: $(VENV)/.build
 	rm -rf $(ATHERIS)
 	$(PIP) --target $(ATHERIS) --group fuzz
 	touch $@
 
-$(OUTSIDE)/packages/.done: tests/outside/packages.toml | $(VENV)/.test
+$(OUTSIDE)/packages/.done: tests/outside/packages.toml | $(VENV)/.build
 	$(PY) tests/outside/packages.py --out $(OUTSIDE)/packages --only tests cupy
 	touch $@
 
@@ -141,15 +141,24 @@ build: $(VENV)/.build
 demo: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/demo/demo.py --work $(BUILD)/demo
 
-test: build $(VENV)/.test $(CUPY13)/.done
-	@$(MAKE) $(OUTSIDE)/packages/.done || \
-	  echo "CuPy's own tests could not be fetched from PyPI: they are skipped"
-	@$(MAKE) prometheus || echo "Prometheus could not be fetched: tests of alerts are skipped"
-	@$(MAKE) $(RAY)/.done || echo "Ray could not be fetched from PyPI: its tests are skipped"
+# Some compile while others are fetched.
+test:
+	@$(MAKE) -j 4 build $(VENV)/.test $(CUPY13)/.done try-outside try-prometheus try-ray
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_CUPY13=$(abspath $(CUPY13)) \
 	  GPUPOOL_RAY=$(abspath $(RAY)) \
 	  GPUPOOL_OUTSIDE=$(abspath $(OUTSIDE)/packages) \
 	  $(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS)
+
+# What tests are skipped without.
+try-outside: $(VENV)/.build
+	@$(MAKE) $(OUTSIDE)/packages/.done || \
+	  echo "CuPy's own tests could not be fetched from PyPI: they are skipped"
+
+try-prometheus: | system
+	@$(MAKE) prometheus || echo "Prometheus could not be fetched: tests of alerts are skipped"
+
+try-ray: $(VENV)/.build
+	@$(MAKE) $(RAY)/.done || echo "Ray could not be fetched from PyPI: its tests are skipped"
 
 # The parts of `make test`, for while one works.
 test-c: build
