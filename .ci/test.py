@@ -8,6 +8,7 @@ sanitize-build, threads, lint, figures, coverage, alone (of e2e).
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -309,19 +310,19 @@ STAGES: dict[str, Callable[[Place], Count]] = {
 EXTRA: dict[str, Callable[[Place], Count]] = {
     "sanitize-build": lambda place: one(build_sanitized(place)),
 }
-#: These compute, but for the last: they run beside the others, which wait more than they compute.
-BESIDE = ("sanitize", "threads", "lint", "figures", "coverage", "chaos")
+#: These run beside the others, a lane each: the first computes, and most of chaos is waiting.
+BESIDE = (("sanitize", "threads"), ("chaos", "lint", "figures", "coverage"))
 #: Behind all others, with nothing beside it.
 LAST = ("alone",)
 
 
 class Beside:
-    """A process with the stages that compute. What it says is shown when it is over."""
+    """A process with one lane of stages. What it says is shown when it is over."""
 
     def __init__(self, place: Place, stages: Sequence[str]) -> None:
         self.stages = stages
-        self.log = place.build / "beside.log"
-        self.file = place.build / "beside.json"
+        self.log = place.build / f"beside-{stages[0]}.log"
+        self.file = self.log.with_suffix(".json")
         self.file.unlink(missing_ok=True)
         command = [sys.executable, __file__, "--build", str(place.build)]
         command += ["--jobs", str(place.jobs), "--rows", str(self.file)]
@@ -377,13 +378,16 @@ def run_stages(place: Place, names: Sequence[str]) -> list[Row]:
 
 
 def run_all(place: Place) -> list[Row]:
-    """Every stage: two lanes, and behind both what has to be alone."""
-    beside = Beside(place, BESIDE)
+    """Every stage, in lanes, and behind them what has to be alone."""
+    other = {*itertools.chain(*BESIDE), *LAST}
+    lanes = [Beside(place, stages) for stages in BESIDE]
     try:
-        rows = run_stages(place, [name for name in STAGES if name not in (*BESIDE, *LAST)])
-        rows += beside.rows()
+        rows = run_stages(place, [name for name in STAGES if name not in other])
+        for lane in lanes:
+            rows += lane.rows()
     finally:
-        beside.end()
+        for lane in lanes:
+            lane.end()
     return rows + run_stages(place, LAST)
 
 
