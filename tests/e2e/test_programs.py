@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from catalog import CARD_PROGRAMS, DRIVER_PROGRAMS, ONCE_PROGRAMS, RUNTIME_PROGRAMS, Program
 from gpupool_common import paths
 from harness import PoolServer, Result, run_program
+from test_call_profile import names
 from toolchain import VARIANTS, Toolchain
 
 REAL = ("driver_contextless",)
@@ -23,6 +25,10 @@ MARKED = [
     pytest.param(*run, marks=[pytest.mark.real_gpu] if run[0].source in REAL else [])
     for run in RUNS
 ]
+
+
+#: How often each driver program has called each function, by the library's own count.
+CALLED: dict[str, Counter[str]] = {}
 
 
 def passed(result: Result) -> bool:
@@ -41,6 +47,29 @@ def test_program(
     assert passed(result), f"{result.explain()}\nserver:\n{server.log.read_text()[-2000:]}"
     if "_exit" not in program.arguments:  # which runs no exit handlers: no statistics either
         assert result.stats["transport"] == transport
+    if variant == "driver":
+        note_calls(program, result)
+
+
+def note_calls(program: Program, result: Result) -> None:
+    counts = {name: entry["count"] for name, entry in result.stats.get("calls", {}).items()}
+    CALLED[program.name] = Counter(counts)
+
+
+@pytest.fixture(scope="module")
+def calls(toolchain: Toolchain, server: PoolServer) -> Counter[str]:
+    """Of all driver programs; those that have not run in this process run now."""
+    for program in DRIVER_PROGRAMS:
+        if program.name not in CALLED:
+            result = server.run(program.command(program.build(toolchain, "driver")))
+            assert passed(result), f"{program.name}: {result.explain()}"
+            note_calls(program, result)
+    return sum(CALLED.values(), Counter[str]())
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_program_calls_what_frameworks_do(name: str, calls: Counter[str]) -> None:
+    assert calls[name] > 0, "no driver program calls it: add it to driver_profile.c"
 
 
 @pytest.mark.parametrize("program", CARD_PROGRAMS, ids=lambda p: str(p.name))
