@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from fake_admin import admin  # noqa: F401
 from filled_manager import filled_manager  # noqa: F401
 from gpupool_common.paths import PLUGINS, Home
 from gpupool_server import inventory
+from gpupool_server.device import Device
 from gpupool_server.front_end import RequestHandler
 from gpupool_server.gpus import Gpus
 from gpupool_server.jail import Jail
@@ -70,6 +71,27 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_driver(tmp_path_factory.mktemp("driver"))
+
+
+#: What a soft GPU reads and the fake driver does not.
+OF_A_SERVER = ("GPUPOOL_SOFT_SEED", "GPUPOOL_SOFT_TIME")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def probed_once() -> Iterator[None]:
+    """To list devices a driver has a process of its own: here one for all that say the same."""
+    probe, known = inventory.probe_devices, dict[object, tuple[Device, ...]]()
+
+    def probe_once(library: Path, env: Mapping[str, str]) -> tuple[Device, ...]:
+        reads = frozenset(item for item in env.items() if item[0] not in OF_A_SERVER)
+        key = (library.read_bytes() if library.is_file() else library, reads)
+        if key not in known:
+            known[key] = probe(library, env)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inventory, "probe_devices", probe_once)
+        yield
 
 
 @pytest.fixture
