@@ -13,7 +13,7 @@ from toolchain import Toolchain
 pytestmark = pytest.mark.real_gpu
 
 #: Each run of random operations; `make soak` has longer ones.
-SECONDS = int(os.environ.get("GPUPOOL_RANDOM_SECONDS", "4"))
+SECONDS = int(os.environ.get("GPUPOOL_RANDOM_SECONDS", "3"))
 SEEDS = (1, 2, 3)
 
 

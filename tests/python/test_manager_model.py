@@ -449,7 +449,7 @@ def timeless(lease: Lease) -> Lease:
     return dataclasses.replace(lease, expires=None)
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 40), ("postgresql", 8)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 20), ("postgresql", 5)])
 def test_a_pool_is_always_as_its_model_says(
     kind: str, examples: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
