@@ -44,7 +44,7 @@ CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD) \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
-.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel wheels fuzz fuzz-pack fuzz-python lint \
+.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-messages bench-pool bench-soft wheel wheels fuzz fuzz-pack fuzz-python lint \
 	test-gpu test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories prometheus try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
 
 all: build
@@ -206,6 +206,11 @@ bench: build $(VENV)/.toolchain
 # What a neighbour notices of floods of each budget.
 bench-flood: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/flood.py
+
+# What a message costs the worker beside the driver, by kind.
+bench-messages: build
+	@$(CMAKE) --build $(BUILD) --target bench_messages
+	@$$(find $(BUILD) -name bench_messages -type f) $(MESSAGES_ARGS)
 
 # How fast the soft GPU runs kernels. Another build's bench_soft beside it, by turns:
 # make bench-soft SOFT_ARGS="--against OTHER/bench_soft"

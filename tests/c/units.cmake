@@ -27,6 +27,14 @@ target_link_libraries(test_quota PRIVATE gp_board)
 target_include_directories(test_gate PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter)
 gp_unit_test(gang_gates gpw_parts ${CMAKE_CURRENT_LIST_DIR}/simulated_cards.c)
 target_link_libraries(test_gang_gates PRIVATE gp_board)
+
+# The whole worker over a driver that does nothing: what it adds to a message.
+gp_unit_test(message_cost gpupool_worker_objects ${CMAKE_CURRENT_LIST_DIR}/null_driver.c)
+add_executable(bench_messages EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/messages.c
+  ${CMAKE_CURRENT_LIST_DIR}/null_driver.c)
+target_include_directories(bench_messages PRIVATE ${CMAKE_CURRENT_LIST_DIR})
+target_include_directories(bench_messages SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
+target_link_libraries(bench_messages PRIVATE gpupool_worker_objects gp_options)
 foreach(name operations span array_extent copy_batch activity_record)
   gp_unit_test(${name} gp_wire)
 endforeach()

@@ -34,6 +34,8 @@ struct gpw_loop {
     const struct gpw_wait *oldest; /* of the waits, and since when it is */
     uint64_t oldest_since;
     uint64_t looked, took; /* when waits were asked last, and how long that took */
+    uint64_t gate_looked;  /* when the gate saw last which work is over */
+    bool unlooked;         /* messages have passed since, of work that it has not seen over */
 };
 
 static int64_t patience(uint64_t waited_ns)
@@ -284,21 +286,35 @@ static void waits_look(struct gpw_session *s, bool messages)
     l->took = l->looked - now < LOOK_MOST_NS ? l->looked - now : LOOK_MOST_NS;
 }
 
+/* The driver is asked whether work is over behind the last message that is there, and before that
+ * only as often as the gate wants it: behind each, the question takes as long as the message. */
+static void gate_look(struct gpw_session *s, bool messages, uint64_t now)
+{
+    struct gpw_loop *l = s->loop;
+    uint64_t patience_ns = 1000u * (uint64_t)gpw_gate_patience(s, IDLE_US);
+    l->unlooked = messages && gpw_gate_busy(s) && now - l->gate_looked < patience_ns;
+    if (l->unlooked)
+        return;
+    gpw_gate_poll(s);
+    l->gate_looked = now;
+}
+
 void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
 {
     struct gpw_loop loop = {.held = NULL};
     uint64_t looked = gp_now_ns();
     s->loop = &loop;
     while (!s->ended) {
-        int64_t timeout = gpw_gate_patience(s, waits_patience(s));
+        int64_t timeout = loop.unlooked ? 0 : gpw_gate_patience(s, waits_patience(s));
         if (loop.held && may_come_to_gate(s, loop.held))
             gpw_gate_wait(s, timeout);
         else if (loop.held)
             pause_us(timeout);
-        waits_look(s, take(s, timeout));
-        gpw_gate_poll(s);
-        gpw_capture_watch(s, "the gate's poll", "");
+        bool messages = take(s, timeout);
         uint64_t now = gp_now_ns();
+        waits_look(s, messages);
+        gate_look(s, messages, now);
+        gpw_capture_watch(s, "the gate's poll", "");
         if (now - looked > IDLE_US * 1000u) {
             looked = now;
             gpw_failures_look(s);

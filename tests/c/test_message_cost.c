@@ -1,0 +1,89 @@
+/* How often the worker asks the driver for anything beside what a message is for, over a driver
+ * that does nothing and by a clock that the test turns. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <time.h>
+
+#include "null_driver.h"
+
+#define MESSAGES 1000u
+#define BETWEEN_NS 2000u /* a launch natively takes about as long */
+
+static uint64_t now_ns;
+
+/* The made-up clock: everything that asks for the time asks here. */
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    (void)clock;
+    *t = (struct timespec){(time_t)(now_ns / 1000000000u), (long)(now_ns % 1000000000u)};
+    return 0;
+}
+
+static void time_passes(void)
+{
+    now_ns += BETWEEN_NS;
+}
+
+static struct null_counts run(enum null_kind kind, bool behind)
+{
+    null_session_behind(behind);
+    null_session_run(kind, MESSAGES, time_passes); /* marks find their distance */
+    return null_session_run(kind, MESSAGES, time_passes);
+}
+
+static int open_session(void **state)
+{
+    (void)state;
+    now_ns = 1000000000u;
+    null_session_open(true);
+    return 0;
+}
+
+static void each_message_makes_its_call_once(void **state)
+{
+    (void)state;
+    for (unsigned kind = 0; kind < NULL_KINDS; kind++) {
+        struct null_counts c = run((enum null_kind)kind, false);
+        assert_in_range(c.calls[null_kind_call[kind]], MESSAGES, MESSAGES + MESSAGES / 10);
+    }
+}
+
+/* Whether work is over is asked behind the messages that are there and once in a while, not
+ * behind each: a question costs as much as the message. */
+static void events_are_not_asked_for_each_message(void **state)
+{
+    (void)state;
+    for (unsigned kind = 0; kind < NULL_KINDS; kind++)
+        for (int behind = 0; behind < 2; behind++) {
+            struct null_counts c = run((enum null_kind)kind, behind);
+            assert_in_range(c.calls[NULL_cuEventQuery], 0, MESSAGES / 10);
+            assert_in_range(c.calls[NULL_cuStreamIsCapturing], 0, MESSAGES / 10);
+            if (kind != NULL_RECORD)
+                assert_in_range(c.calls[NULL_cuEventRecord], 0, MESSAGES / 10);
+        }
+}
+
+/* Before the worker waits for more it has looked, so that its turn can end. */
+static void the_gate_looks_before_the_worker_waits(void **state)
+{
+    (void)state;
+    run(NULL_LAUNCH, false); /* marks are far apart now */
+    struct null_counts c = null_session_run(NULL_LAUNCH, 1, time_passes);
+    assert_int_equal(c.calls[NULL_cuEventRecord], 1);
+    assert_true(c.calls[NULL_cuEventQuery] >= 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_message_makes_its_call_once),
+        cmocka_unit_test(events_are_not_asked_for_each_message),
+        cmocka_unit_test(the_gate_looks_before_the_worker_waits),
+    };
+    return cmocka_run_group_tests(tests, open_session, NULL);
+}
