@@ -15,6 +15,7 @@
 #include "memory.h"
 #include "nccl.h"
 #include "peer.h"
+#include "quota.h"
 #include "seat.h"
 #include "slices.h"
 
@@ -125,12 +126,6 @@ static CUresult sim_set_current(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-static CUresult sim_device(CUdevice *device)
-{
-    *device = sim.serving->current;
-    return CUDA_SUCCESS;
-}
-
 static CUresult sim_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     (void)stream;
@@ -153,7 +148,6 @@ static CUresult sim_query(CUevent event)
 
 static struct gpw_driver driver = {.cuCtxGetCurrent = sim_current,
                                    .cuCtxSetCurrent = sim_set_current,
-                                   .cuCtxGetDevice = sim_device,
                                    .cuStreamIsCapturing = sim_capturing,
                                    .cuEventRecord = sim_record,
                                    .cuEventQuery = sim_query};
@@ -183,6 +177,12 @@ CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_
     (void)s, (void)kind, (void)id, (void)nullable;
     *real = (uint64_t)sim.serving->current + 1;
     return CUDA_SUCCESS;
+}
+
+int gpw_current_ordinal(struct gpw_session *s)
+{
+    (void)s;
+    return sim.serving->current;
 }
 
 bool gpw_captures_any(const struct gpw_session *s)
@@ -234,11 +234,12 @@ static const struct gp_req_cuMemsetD8Async work = {
 static bool dispatch(struct process *p, const struct item *m)
 {
     p->current = (int)m->card;
-    if (m->kind == KERNEL && !gpw_gate_admit(&p->session, &work.h))
+    const struct gpw_place place = {.context = context_of(p->current), .ordinal = p->current};
+    if (m->kind == KERNEL && !gpw_gate_admit(&p->session, &work.h, &place))
         return false;
     put(&p->streams[m->card], *m);
     if (m->kind == KERNEL)
-        gpw_gate_passed(&p->session, &work.h);
+        gpw_gate_passed(&p->session, &work.h, &place);
     return true;
 }
 

@@ -141,12 +141,6 @@ static CUresult fake_current(CUcontext *context)
     return CUDA_SUCCESS;
 }
 
-static CUresult fake_device(CUdevice *device)
-{
-    *device = DEVICE;
-    return CUDA_SUCCESS;
-}
-
 static CUresult fake_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     assert_ptr_equal(stream, STREAM);
@@ -168,7 +162,6 @@ static CUresult fake_query(CUevent event)
 }
 
 static struct gpw_driver driver = {.cuCtxGetCurrent = fake_current,
-                                   .cuCtxGetDevice = fake_device,
                                    .cuStreamIsCapturing = fake_capturing,
                                    .cuEventRecord = fake_record,
                                    .cuEventQuery = fake_query};
@@ -198,6 +191,12 @@ CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_
     assert_int_equal(kind, GP_HANDLE_STREAM);
     *real = (uint64_t)STREAM;
     return CUDA_SUCCESS;
+}
+
+int gpw_current_ordinal(struct gpw_session *s)
+{
+    (void)s;
+    return 0;
 }
 
 bool gpw_captures_any(const struct gpw_session *s)
@@ -247,6 +246,7 @@ static const struct gp_req_cuMemsetD8Async work = {
     .h = {.op = GP_OP_cuMemsetD8Async, .size = sizeof work},
     .N = 1,
     .hStream = 16};
+static const struct gpw_place here = {.context = CONTEXT};
 static const struct gp_req_cuEventCreate other = {
     .h = {.op = GP_OP_cuEventCreate, .size = sizeof other}};
 
@@ -270,9 +270,9 @@ static int end(void **state)
 /* False: it has to wait. */
 static bool submit(void)
 {
-    if (!gpw_gate_admit(&session, &work.h))
+    if (!gpw_gate_admit(&session, &work.h, &here))
         return false;
-    gpw_gate_passed(&session, &work.h);
+    gpw_gate_passed(&session, &work.h, &here);
     return true;
 }
 
@@ -296,7 +296,7 @@ static void a_closed_gate_holds_work_and_nothing_else(void **state)
     (void)state;
     world.closed = true;
     assert_false(submit());
-    assert_true(gpw_gate_admit(&session, &other.h));
+    assert_true(gpw_gate_admit(&session, &other.h, &here));
     assert_false(gpw_gate_busy(&session));
     uint64_t before = world.now;
     assert_false(submit());
@@ -459,8 +459,8 @@ static void without_a_board_the_gate_is_open(void **state)
     struct gpw_session free_one = session;
     free_one.gates = NULL;
     world.closed = true;
-    assert_true(gpw_gate_admit(&free_one, &work.h));
-    gpw_gate_passed(&free_one, &work.h);
+    assert_true(gpw_gate_admit(&free_one, &work.h, &here));
+    gpw_gate_passed(&free_one, &work.h, &here);
     gpw_gate_poll(&free_one);
     gpw_gate_wait(&free_one, 1000);
     gpw_gate_tick(&free_one);

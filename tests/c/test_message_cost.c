@@ -68,6 +68,19 @@ static void events_are_not_asked_for_each_message(void **state)
         }
 }
 
+/* Where a call is made is found once, and handed down. */
+static void the_context_is_asked_for_once(void **state)
+{
+    (void)state;
+    for (unsigned kind = 0; kind < NULL_KINDS; kind++) {
+        struct null_counts c = run((enum null_kind)kind, false);
+        assert_in_range(c.calls[NULL_cuCtxGetCurrent], 0, MESSAGES + MESSAGES / 10);
+        assert_int_equal(c.calls[NULL_cuCtxGetDevice], 0);
+        assert_int_equal(c.calls[NULL_cuStreamGetCtx], 0);
+        assert_int_equal(c.calls[NULL_cuCtxSetCurrent], 0);
+    }
+}
+
 /* Before the worker waits for more it has looked, so that its turn can end. */
 static void the_gate_looks_before_the_worker_waits(void **state)
 {
@@ -83,6 +96,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_message_makes_its_call_once),
         cmocka_unit_test(events_are_not_asked_for_each_message),
+        cmocka_unit_test(the_context_is_asked_for_once),
         cmocka_unit_test(the_gate_looks_before_the_worker_waits),
     };
     return cmocka_run_group_tests(tests, open_session, NULL);

@@ -35,6 +35,7 @@ add_executable(bench_messages EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/message
 target_include_directories(bench_messages PRIVATE ${CMAKE_CURRENT_LIST_DIR})
 target_include_directories(bench_messages SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
 target_link_libraries(bench_messages PRIVATE gpupool_worker_objects gp_options)
+
 foreach(name operations span array_extent copy_batch activity_record)
   gp_unit_test(${name} gp_wire)
 endforeach()

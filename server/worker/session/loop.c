@@ -111,12 +111,14 @@ static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct put_off *p = (struct put_off *)w;
     CUcontext before = NULL;
+    bool trusted = gpw_place_trust(s, false);
     s->driver->cuCtxGetCurrent(&before);
     context_enter(s, p->context);
     s->last_try = p->last_try;
     dispatch(s, (const struct gp_header *)p->message, p->strict);
     s->last_try = false;
     context_enter(s, before);
+    gpw_place_trust(s, trusted);
     put_off_free(s, p);
     return true;
 }
@@ -171,12 +173,12 @@ static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
                              gpw_streams_blocked(s));
 }
 
-static bool admit(struct gpw_session *s, const struct gp_header *h)
+static bool admit(struct gpw_session *s, const struct gp_header *h, const struct gpw_place *place)
 {
-    return may_come_to_gate(s, h) && gpw_gate_admit(s, h);
+    return may_come_to_gate(s, h) && gpw_gate_admit(s, h, place);
 }
 
-static void handle(struct gpw_session *s, const struct gp_header *h)
+static void handle(struct gpw_session *s, const struct gp_header *h, const struct gpw_place *place)
 {
     if (gp_op_info(h->op)->stream_ended_at) {
         gpw_place_forget(s);
@@ -188,7 +190,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
         put_off(s, h, s->strict, false);
     else
         dispatch(s, h, s->strict);
-    gpw_gate_passed(s, h);
+    gpw_gate_passed(s, h, place);
     gpw_peers_passed(s, h);
     gpw_capture_watch_op(s, "what the gate does behind", h);
     s->transport->release(s->channel);
@@ -199,10 +201,10 @@ static bool pass(struct gpw_session *s, const struct gp_header *h)
 {
     struct gpw_place place;
     gpw_place_enter(s, h, &place);
-    bool admitted = admit(s, h);
+    bool admitted = admit(s, h, &place);
     gpw_capture_watch_op(s, "the admission of", h);
     if (admitted)
-        handle(s, h);
+        handle(s, h, &place);
     gpw_place_leave(s, &place);
     return admitted;
 }

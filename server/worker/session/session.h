@@ -34,9 +34,12 @@ struct gpw_modules;        /* module.c: images, functions' parameters */
 struct gpw_nccl;           /* nccl.c: the real NCCL, communicators */
 struct gpw_peers;          /* peer.c: links to other workers, transfers */
 
-/* The contexts of the streams that were named lately (place.c). */
+/* The contexts of the streams that were named lately, and the device of the last one (place.c). */
 #define GPW_PLACES_KEPT 16
 struct gpw_places {
+    bool known; /* the message at hand has a context, which is current */
+    CUcontext context;
+    int ordinal;
     struct {
         uint64_t stream; /* the client's id; 0: none */
         CUcontext context;

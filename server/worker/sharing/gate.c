@@ -160,16 +160,10 @@ void gpw_gate_poll(struct gpw_session *s)
 
 /* --- messages ------------------------------------------------------------------------ */
 
-/* The gate of the current context's device. */
-static struct gate *gate_here(struct gpw_session *s)
+/* The gate of a device; NULL: it has no board, or there is no device. */
+static struct gate *gate_of(struct gpw_session *s, int ordinal)
 {
-    CUdevice device;
-    if (s->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
-        return NULL;
-    struct gate *g = gate_next(s, NULL);
-    while (g && s->devices[ordinal_of(s, g)] != device)
-        g = gate_next(s, g);
-    return g;
+    return ordinal >= 0 && s->gates->at[ordinal].seat ? &s->gates->at[ordinal] : NULL;
 }
 
 static bool stream_of(struct gpw_session *s, const struct gp_header *h, CUstream *stream)
@@ -279,7 +273,7 @@ static bool admit_transfer(const struct gate *g, const struct gp_header *h, enum
     return gp_seat_copy(g->seat, way, bytes_of(h));
 }
 
-bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
+bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h, const struct gpw_place *place)
 {
     if (!s->gates)
         return true;
@@ -287,7 +281,7 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
     enum gp_work kind = work_of(s, h);
     if (kind == GP_WORK_NONE)
         return !gp_op_info(h->op)->slow || admit_slow(s);
-    struct gate *g = gate_here(s);
+    struct gate *g = gate_of(s, place->ordinal);
     if (!g)
         return true;
     if (is_transfer(kind) && (is_captured(s, h) || admit_transfer(g, h, kind)))
@@ -302,16 +296,17 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
     return false;
 }
 
-static void note_work(struct gpw_session *s, const struct gp_header *h, enum gp_work kind)
+static void note_work(struct gpw_session *s, const struct gp_header *h,
+                      const struct gpw_place *place, enum gp_work kind)
 {
-    struct gate *g = gate_here(s);
+    struct gate *g = gate_of(s, place->ordinal);
     if (g && is_transfer(kind))
         gp_seat_count(g->seat, 0, bytes_of(h));
     if (!g || !g->busy || is_transfer(kind))
         return;
     CUstream stream;
     if (stream_of(s, h, &stream))
-        gpw_marks_stream(s, &g->marks, stream);
+        gpw_marks_stream(s, &g->marks, place->context, stream);
     bool launch = kind == GP_WORK_KERNEL || kind == GP_WORK_GRAPH;
     gp_seat_count(g->seat, launch, bytes_of(h));
     gpw_marks_submitted(s, &g->marks);
@@ -324,23 +319,24 @@ bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
     s->driver->cuCtxSetCurrent(context);
-    struct gate *g = gate_here(s);
+    struct gate *g = gate_of(s, gpw_current_ordinal(s));
     bool open = !g || admit(s, g);
     if (g && open) {
-        gpw_marks_stream(s, &g->marks, stream);
+        gpw_marks_stream(s, &g->marks, context, stream);
         g->marks.unmarked++;
     }
     s->driver->cuCtxSetCurrent(before);
     return open;
 }
 
-void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h)
+void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h,
+                     const struct gpw_place *place)
 {
     if (!s->gates)
         return;
     enum gp_work kind = work_of(s, h);
     if (kind != GP_WORK_NONE)
-        note_work(s, h, kind);
+        note_work(s, h, place, kind);
 }
 
 void gpw_gate_stream_ending(struct gpw_session *s, const struct gp_header *h)

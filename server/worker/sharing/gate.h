@@ -6,6 +6,7 @@
 #ifndef GPW_GATE_H
 #define GPW_GATE_H
 
+#include "place.h"
 #include "session.h"
 
 struct gp_seat;
@@ -17,10 +18,12 @@ int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, int page_fd, int bell
 struct gp_seat *gpw_gate_seat(struct gpw_session *s, uint32_t ordinal);
 void gpw_gate_close(struct gpw_session *s);
 
-/* Whether the message may be dispatched now. */
-bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h);
+/* Whether the message may be dispatched now, in its place. */
+bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h,
+                    const struct gpw_place *place);
 /* It has been. */
-void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h);
+void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h,
+                     const struct gpw_place *place);
 /* A stream that is blocked may go on, to work that has been let in before: so it is again. */
 bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream);
 /* Look which work is over. Between messages; does not block. */

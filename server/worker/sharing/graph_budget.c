@@ -48,9 +48,10 @@ static uint64_t charged(struct gpw_session *s, uint64_t id)
     return id;
 }
 
+/* Most messages name none, and pass by the list. */
 static struct gpw_graph_cost *graph_of(struct gpw_session *s, uint64_t id)
 {
-    struct gpw_graph_cost *g = s->graph_budget.graphs;
+    struct gpw_graph_cost *g = id ? s->graph_budget.graphs : NULL;
     id = charged(s, id);
     while (g && g->id != id)
         g = g->next;

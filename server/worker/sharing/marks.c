@@ -40,10 +40,9 @@ void gpw_marks_place(struct gpw_session *s, struct gpw_marks *m)
     m->unmarked = m->stream_count = 0;
 }
 
-void gpw_marks_stream(struct gpw_session *s, struct gpw_marks *m, CUstream stream)
+void gpw_marks_stream(struct gpw_session *s, struct gpw_marks *m, CUcontext context,
+                      CUstream stream)
 {
-    CUcontext context = NULL;
-    s->driver->cuCtxGetCurrent(&context);
     if (m->unmarked && context != m->context)
         gpw_marks_place(s, m);
     m->context = context;

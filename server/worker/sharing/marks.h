@@ -34,8 +34,9 @@ struct gpw_marks {
 /* Whether an event may be recorded there: a stream that is being captured has no work, and the
  * event would be captured, too. */
 bool gpw_mark_may(struct gpw_session *s, CUstream stream);
-/* Something will be submitted to this stream of the current context. */
-void gpw_marks_stream(struct gpw_session *s, struct gpw_marks *m, CUstream stream);
+/* Something will be submitted to this stream; the legacy one is of a context. */
+void gpw_marks_stream(struct gpw_session *s, struct gpw_marks *m, CUcontext context,
+                      CUstream stream);
 /* Something has been: from time to time that places a mark. */
 void gpw_marks_submitted(struct gpw_session *s, struct gpw_marks *m);
 /* Behind all that has no mark yet, if there is room for one. */
