@@ -41,10 +41,11 @@ static double calls_beside(const struct null_counts *c)
     return all / MESSAGES - 1;
 }
 
-static void print_calls(const struct null_counts *c, enum null_kind kind)
+/* Without `own`, which the message is for. */
+static void print_calls(const struct null_counts *c, unsigned own)
 {
     for (unsigned i = 0; i < NULL_CALLS_COUNT; i++) {
-        double more = (double)c->calls[i] / MESSAGES - (i == null_kind_call[kind]);
+        double more = (double)c->calls[i] / MESSAGES - (i == own);
         if (more >= 0.005)
             printf(" %s %.2f", null_call_names[i], more);
     }
@@ -64,7 +65,16 @@ static void measure(enum null_kind kind, bool behind, unsigned rounds)
     qsort(took, rounds, sizeof *took, by_value);
     printf("%-28s %-9s %7.1f %7.1f %6.2f  ", null_kind_names[kind], behind ? "behind" : "keeps up",
            took[0], took[rounds / 2], calls_beside(&c));
-    print_calls(&c, kind);
+    print_calls(&c, null_kind_call[kind]);
+}
+
+/* All that the driver is asked is beside: there is no call of its that allocates. */
+static void print_churn(const char *name, uint64_t bytes)
+{
+    null_session_churn(bytes, MESSAGES);
+    struct null_counts c = null_session_churn(bytes, MESSAGES);
+    printf("%-56s %6.2f  ", name, calls_beside(&c) + 1);
+    print_calls(&c, NULL_CALLS_COUNT);
 }
 
 int main(int argc, char **argv)
@@ -80,5 +90,9 @@ int main(int argc, char **argv)
     for (unsigned kind = 0; kind < NULL_KINDS; kind++)
         for (int behind = 0; behind < 2; behind++)
             measure((enum null_kind)kind, behind, (unsigned)rounds);
+    null_session_behind(false);
+    print_churn("allocate and free 64 KiB", 64u << 10);
+    print_churn("allocate and free 1 MiB", 1u << 20);
+    print_churn("allocate and free 64 MiB", 64u << 20);
     return 0;
 }

@@ -110,6 +110,13 @@ static CUresult null_event_query(CUevent event)
     return passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+static CUresult null_event_synchronize(CUevent event)
+{
+    (void)event;
+    COUNT(cuEventSynchronize);
+    return CUDA_SUCCESS;
+}
+
 static CUresult null_event_create(CUevent *event, unsigned flags)
 {
     (void)flags;
@@ -131,6 +138,13 @@ static CUresult null_capturing(CUstream stream, CUstreamCaptureStatus *status)
     (void)stream;
     COUNT(cuStreamIsCapturing);
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult null_stream_query(CUstream stream)
+{
+    (void)stream;
+    COUNT(cuStreamQuery);
     return CUDA_SUCCESS;
 }
 
@@ -247,9 +261,11 @@ static struct gpw_driver driver = {
     .cuMemsetD8Async = null_set,
     .cuMemcpyDtoDAsync_v2 = null_copy,
     .cuEventQuery = null_event_query,
+    .cuEventSynchronize = null_event_synchronize,
     .cuEventCreate = null_event_create,
     .cuEventDestroy_v2 = null_event_destroy,
     .cuStreamIsCapturing = null_capturing,
+    .cuStreamQuery = null_stream_query,
     .cuCtxGetCurrent = null_get_current,
     .cuCtxSetCurrent = null_set_current,
     .cuCtxGetDevice = null_get_device,
@@ -356,15 +372,14 @@ static void take_seat(void)
     munmap(page, GP_PAGE_BYTES);
 }
 
-static void take_memory(void)
+static CUdeviceptr allocate(uint64_t bytes)
 {
     struct gp_req_cuMemAlloc_v2 q = {
         .h = {.size = sizeof q, .op = GP_OP_cuMemAlloc_v2, .flags = GP_FLAG_WAITED},
-        .bytesize = MEMORY_BYTES};
-    must(gpw_memory_place(&session, GP_WINDOW_BASE) == CUDA_SUCCESS, "addresses");
+        .bytesize = bytes};
     handle(&q.h, 1, NULL);
-    memory = channel.reply.dptr;
-    must(memory != 0, "memory");
+    must(channel.reply.dptr != 0, "memory");
+    return channel.reply.dptr;
 }
 
 void null_session_open(bool seat)
@@ -393,7 +408,8 @@ void null_session_open(bool seat)
     object(GP_HANDLE_FUNCTION, 1, OBJECT, false);
     gpw_handle_bind(s, GP_HANDLE_FUNCTION, gp_handle_make(GP_HANDLE_FUNCTION, 1, 0), module, false,
                     0);
-    take_memory();
+    must(gpw_memory_place(s, GP_WINDOW_BASE) == CUDA_SUCCESS, "addresses");
+    memory = allocate(MEMORY_BYTES);
 }
 
 void null_session_behind(bool is_behind)
@@ -460,5 +476,17 @@ struct null_counts null_session_run(enum null_kind kind, unsigned count, void (*
     memset(&counts, 0, sizeof counts);
     handle(&m.h, count, between);
     must(!session.failures.kinds, "the messages fail");
+    return channel.at_wait;
+}
+
+struct null_counts null_session_churn(uint64_t bytes, unsigned count)
+{
+    memset(&counts, 0, sizeof counts);
+    for (unsigned i = 0; i < count; i++) {
+        struct gp_req_cuMemFree_v2 q = {.h = {.size = sizeof q, .op = GP_OP_cuMemFree_v2},
+                                        .dptr = allocate(bytes)};
+        handle(&q.h, 1, NULL);
+    }
+    must(!session.failures.kinds, "allocations fail");
     return channel.at_wait;
 }

@@ -18,9 +18,11 @@
     F(cuMemsetD8Async)                                                                             \
     F(cuMemcpyAsync)                                                                               \
     F(cuEventQuery)                                                                                \
+    F(cuEventSynchronize)                                                                          \
     F(cuEventCreate)                                                                               \
     F(cuEventDestroy_v2)                                                                           \
     F(cuStreamIsCapturing)                                                                         \
+    F(cuStreamQuery)                                                                               \
     F(cuCtxGetCurrent)                                                                             \
     F(cuCtxSetCurrent)                                                                             \
     F(cuCtxGetDevice)                                                                              \
@@ -64,5 +66,7 @@ void null_session_behind(bool behind);
 /* Have the worker handle `count` messages of a kind; what it has asked when it waits for more.
  * `between` is called before each; NULL: nothing is. */
 struct null_counts null_session_run(enum null_kind kind, unsigned count, void (*between)(void));
+/* Likewise for allocations of so many bytes, each freed before the next. */
+struct null_counts null_session_churn(uint64_t bytes, unsigned count);
 
 #endif

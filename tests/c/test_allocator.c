@@ -89,6 +89,49 @@ static void a_full_granule_is_followed_by_another(void **state)
     end();
 }
 
+/* A program that allocates and frees again and again. */
+static void a_whole_granule_is_kept_for_the_next(void **state)
+{
+    (void)state;
+    begin(64 * MIB, 64 * MIB);
+    CUdeviceptr one = take(MIB), two = take(GRANULE);
+    give(one);
+    give(two);
+    assert_int_equal(gpu.used, GRANULE); /* one of them */
+    CUmemGenericAllocationHandle last = gpu.last;
+    for (unsigned i = 0; i < 10; i++)
+        give(take(i % 2 ? MIB : GRANULE));
+    assert_int_equal(gpu.last, last); /* the driver has made no other */
+    assert_false(gpw_allocator_holds(a, one, 1) || gpw_allocator_holds(a, two, 1));
+    give(take(GRANULE + 1));
+    assert_int_equal(gpu.used, GRANULE);
+    end();
+}
+
+static void let_go(void *arg, struct gpw_shareable *one, CUdeviceptr at)
+{
+    (void)at;
+    *(struct gpw_shareable **)arg = one;
+}
+
+/* Who imported it may still have it. */
+static void what_others_have_is_not_kept(void **state)
+{
+    (void)state;
+    struct gpw_shareable *const mine = (struct gpw_shareable *)(uintptr_t)0x10, *gone = NULL;
+    struct gpw_pages pages;
+    begin(64 * MIB, 64 * MIB);
+    const struct gpw_allocator_limit limit = {.let_go = let_go, .arg = &gone};
+    gpw_allocator_set_limit(a, &limit);
+    CUdeviceptr at = take(MIB);
+    assert_true(gpw_allocator_pages(a, at, &pages));
+    *pages.shareable = mine;
+    give(at);
+    assert_ptr_equal(gone, mine);
+    assert_int_equal(gpu.used, 0);
+    end();
+}
+
 static void nothing_and_too_much_are_refused(void **state)
 {
     (void)state;
@@ -362,6 +405,8 @@ int main(void)
         cmocka_unit_test(sizes_at_every_boundary),
         cmocka_unit_test(small_ones_share_a_granule_and_large_ones_do_not),
         cmocka_unit_test(a_full_granule_is_followed_by_another),
+        cmocka_unit_test(a_whole_granule_is_kept_for_the_next),
+        cmocka_unit_test(what_others_have_is_not_kept),
         cmocka_unit_test(nothing_and_too_much_are_refused),
         cmocka_unit_test(a_window_of_odd_size_is_not_overrun),
         cmocka_unit_test(the_devices_memory_runs_out_and_comes_back),

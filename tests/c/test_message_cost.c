@@ -81,6 +81,18 @@ static void the_context_is_asked_for_once(void **state)
     }
 }
 
+/* A program that allocates and frees again and again has its memory mapped once. */
+static void memory_that_is_freed_is_not_mapped_anew(void **state)
+{
+    (void)state;
+    for (uint64_t bytes = 1024; bytes <= UINT64_C(2) << 20; bytes *= 2) {
+        null_session_churn(bytes, 1);
+        struct null_counts c = null_session_churn(bytes, 100);
+        assert_int_equal(c.calls[NULL_cuMemCreate] + c.calls[NULL_cuMemMap], 0);
+        assert_int_equal(c.calls[NULL_cuMemUnmap] + c.calls[NULL_cuMemRelease], 0);
+    }
+}
+
 /* Before the worker waits for more it has looked, so that its turn can end. */
 static void the_gate_looks_before_the_worker_waits(void **state)
 {
@@ -97,6 +109,7 @@ int main(void)
         cmocka_unit_test(each_message_makes_its_call_once),
         cmocka_unit_test(events_are_not_asked_for_each_message),
         cmocka_unit_test(the_context_is_asked_for_once),
+        cmocka_unit_test(memory_that_is_freed_is_not_mapped_anew),
         cmocka_unit_test(the_gate_looks_before_the_worker_waits),
     };
     return cmocka_run_group_tests(tests, open_session, NULL);

@@ -9,6 +9,7 @@
 #define GRANULE GPW_GRANULE
 #define SMALL_MIN_SHIFT 9  /* 512 bytes */
 #define SMALL_MAX_SHIFT 19 /* 512 KiB: what is larger has pages of its own */
+#define GRANULE_SHIFT 21   /* of what has a whole granule, which is kept for the next */
 #define PIECES_MAX (GRANULE >> SMALL_MIN_SHIFT)
 
 /* A run of granules, mapped. */
@@ -16,9 +17,9 @@ struct block {
     CUdeviceptr at;
     uint64_t size; /* mapped bytes */
     CUmemGenericAllocationHandle pages;
-    uint32_t shift; /* of a granule shared by small ones: log2 of the piece, else 0 */
+    uint32_t shift; /* of a single granule: log2 of the piece, else 0 */
     uint32_t used;  /* pieces in use */
-    size_t *asked;  /* per piece: bytes asked for, 0 free (one entry if not shared) */
+    size_t *asked;  /* per piece: bytes asked for, 0 free (one entry if there are none) */
     uint32_t hint;  /* where to look for a free piece first */
     bool foreign;   /* another process's */
     struct gpw_shareable *shareable;
@@ -279,9 +280,12 @@ void gpw_allocator_clear(struct gpw_allocator *a)
 
 /* --- allocations --------------------------------------------------------------- */
 
+/* 0 for what needs more than a granule. */
 static uint32_t shift_for(size_t bytes)
 {
     uint32_t shift = SMALL_MIN_SHIFT;
+    if (bytes > (size_t)1 << SMALL_MAX_SHIFT)
+        return bytes <= GRANULE ? GRANULE_SHIFT : 0;
     while (((size_t)1 << shift) < bytes)
         shift++;
     return shift;
@@ -320,7 +324,7 @@ CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes > a->end - a->begin)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint32_t shift = bytes <= ((size_t)1 << SMALL_MAX_SHIFT) ? shift_for(bytes) : 0;
+    uint32_t shift = shift_for(bytes);
     for (uint32_t i = 0; shift && i < a->count; i++) {
         struct block *b = &a->blocks[i];
         if (b->shift == shift && b->used < pieces_of(b)) {
@@ -383,7 +387,8 @@ void gpw_allocator_give(struct gpw_allocator *a, CUdeviceptr address)
     struct block *b = block_of(a, address);
     b->asked[piece_at(b, address)] = 0;
     b->used--;
-    if (b->used == 0 && (!b->shift || spare_exists(a, b)))
+    bool keep = b->shift && !b->shareable && !spare_exists(a, b);
+    if (b->used == 0 && !keep) /* what others may still have is nobody's next */
         block_delete(a, b);
 }
 

@@ -1,7 +1,9 @@
 /*
  * Device memory cut from a reserved address window. From 1 MiB up an allocation
  * has pages of its own (2 MiB granules); smaller ones share a granule with others
- * of their size class, 512 bytes apart at least.
+ * of their size class, 512 bytes apart at least. Of each class, whole granules among them, one
+ * granule that is free stays mapped until the memory is needed: the driver takes longer to map
+ * pages than to do anything else here.
  */
 #ifndef GPW_ALLOCATOR_H
 #define GPW_ALLOCATOR_H
