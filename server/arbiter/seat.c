@@ -248,8 +248,10 @@ bool gp_seat_copy(struct gp_seat *s, enum gp_board_way way, uint64_t bytes)
 
 void gp_seat_count(struct gp_seat *s, uint64_t launches, uint64_t bytes)
 {
-    __atomic_fetch_add(&s->page->launches, launches, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&s->page->bytes_copied, bytes, __ATOMIC_RELAXED);
+    struct gp_page *p = s->page;
+    GP_PAGE_STORE(p->launches, p->launches + launches);
+    if (bytes)
+        GP_PAGE_STORE(p->bytes_copied, p->bytes_copied + bytes);
 }
 
 void gp_seat_host_set(struct gp_seat *s, uint64_t bytes)

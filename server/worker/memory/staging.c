@@ -5,6 +5,7 @@
 
 #include "budget.h"
 #include "green.h"
+#include "later.h"
 #include "memory_internal.h"
 
 /* So many are made before they are needed. */
@@ -116,15 +117,14 @@ void gpw_staging_give(struct gpw_session *s, struct gpw_staging *piece)
     pool->free = piece;
 }
 
-bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns,
-                       bool streams_blocked)
+bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns)
 {
     struct gpw_staging_pool *pool = pool_of(s);
     if (pool->free || !pool->used || (pool->count < ENOUGH && !pool->failed) ||
         !gp_op_info(h->op)->staged)
         return true;
     pool->stuck |= held_ns > PATIENCE_NS;
-    return pool->stuck || streams_blocked;
+    return pool->stuck || gpw_streams_blocked(s);
 }
 
 void gpw_staging_context_ended(struct gpw_session *s, CUcontext context)

@@ -31,8 +31,7 @@ void gpw_staging_give(struct gpw_session *s, struct gpw_staging *piece);
 /* Whether a message may be handled now: one that takes a piece when none is left waits
  * until one comes back. `held_ns`: for how long it has waited. Not while streams are blocked:
  * then what it waits for may come as a message behind it. */
-bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns,
-                       bool streams_blocked);
+bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns);
 /* The context ends: what was pinned in it goes, and what of that is in use when it comes back. */
 void gpw_staging_context_ended(struct gpw_session *s, CUcontext context);
 

@@ -25,6 +25,8 @@
 #define SPIN_NS 50000u
 #define SLEEP_MAX_US 500
 #define IDLE_US 200000
+/* So many messages are handled for one look at the clock: it takes as long as a good part of one. */
+#define AT_ONCE 4
 /* For so long messages may keep waits from being asked. */
 #define LOOK_MOST_NS 1000000u
 
@@ -35,7 +37,8 @@ struct gpw_loop {
     uint64_t oldest_since;
     uint64_t looked, took; /* when waits were asked last, and how long that took */
     uint64_t gate_looked;  /* when the gate saw last which work is over */
-    bool unlooked;         /* messages have passed since, of work that it has not seen over */
+    unsigned at_once;      /* messages since the clock was read */
+    bool unlooked;         /* it has work, and looks when there is no message */
 };
 
 static int64_t patience(uint64_t waited_ns)
@@ -169,8 +172,7 @@ int gpw_put_off(struct gpw_session *s, const struct gp_header *h)
 static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
     return s->fences == 0 && gpw_peers_admit(s, h) &&
-           gpw_staging_admit(s, h, h == s->loop->held ? gp_now_ns() - s->loop->held_since : 0,
-                             gpw_streams_blocked(s));
+           gpw_staging_admit(s, h, h == s->loop->held ? gp_now_ns() - s->loop->held_since : 0);
 }
 
 static bool admit(struct gpw_session *s, const struct gp_header *h, const struct gpw_place *place)
@@ -313,8 +315,12 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
         else if (loop.held)
             pause_us(timeout);
         bool messages = take(s, timeout);
-        uint64_t now = gp_now_ns();
         waits_look(s, messages);
+        if (messages && ++loop.at_once % AT_ONCE != 0) {
+            loop.unlooked = gpw_gate_busy(s);
+            continue;
+        }
+        uint64_t now = gp_now_ns();
         gate_look(s, messages, now);
         gpw_capture_watch(s, "the gate's poll", "");
         if (now - looked > IDLE_US * 1000u) {
