@@ -5,6 +5,9 @@ That one's worker asks here, on a socket that it was given, one question at a ti
 
     bring NUMBER SESSION TOKEN
 
+It also says there of which communicators it has ranks, ``rank KEY`` and ``left KEY``, and is told
+``lost KEY`` (ranks.py).
+
 The session's worker is asked for what it has behind the token (server/worker/ipc/shareable.h), and
 its answer goes to who asked, behind the number, with the driver's descriptors. Nothing of it is
 kept here, so a restart of the server loses nothing. It is given to sessions of the same lease
@@ -16,16 +19,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import select
 import socket
+from functools import partial
 from weakref import WeakValueDictionary
 
 from gpupool_common import logs
 from gpupool_common.closer import Closer, take_no_descriptors
+from gpupool_server.ranks import Ranks
 from gpupool_server.rundir import Meta
 from gpupool_server.session import Session
 from gpupool_server.worker import WorkerError
 
 _QUESTION = re.compile(rb"bring ([0-9]{1,20}) ([0-9a-f]{12}) ([0-9a-f]{32})")
+_RANK = re.compile(rb"(rank|left) ([0-9a-f]{32})")
 MOST = 128
 
 #: What a worker says that has nothing behind a token, and what is said of one that is none's.
@@ -37,12 +44,27 @@ def same_lease(one: Meta, other: Meta) -> bool:
     return (one.tenant, one.group, one.lease) == (other.tenant, other.group, other.lease)
 
 
+def _tell(connection: socket.socket, line: bytes) -> None:
+    """To a worker that reads; one that does not, or has gone, needs to be told nothing."""
+    with contextlib.suppress(OSError):
+        connection.send(line, socket.MSG_DONTWAIT)
+
+
+def _is_over(connection: socket.socket) -> bool:
+    """Whether the worker has ended, and not just we to hear it. What it has said last may lie in
+    front of its end, so nobody reads here."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
+
+
 class Exchange:
     """Answers the questions of workers. For the event loop's thread only."""
 
     def __init__(self) -> None:
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._closer = Closer()
+        self._ranks = Ranks()
         self._log = logs.get("exchange")
 
     def close(self) -> None:
@@ -65,14 +87,30 @@ class Exchange:
                 except WorkerError as error:
                     self._log.debug("a worker cannot ask", reason=str(error))
                     return
-            loop = asyncio.get_running_loop()
-            with contextlib.suppress(OSError):  # it has gone
-                while question := await loop.sock_recv(ours, MOST):
-                    if not await self._answer(session, ours, question):
-                        break
+            self._ranks.admit(session.meta, partial(_tell, ours))
+            try:
+                await self._hear(session, ours)
+            finally:
+                if _is_over(ours):
+                    self._ranks.over(session.meta.session)
+                else:
+                    self._ranks.forget(session.meta.session)
+
+    async def _hear(self, session: Session, ours: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # it has gone
+            while question := await loop.sock_recv(ours, MOST):
+                if not await self._answer(session, ours, question):
+                    break
 
     async def _answer(self, session: Session, ours: socket.socket, question: bytes) -> bool:
         """False: it is none, and no other is read."""
+        rank = _RANK.fullmatch(question)
+        if rank is not None:
+            word, key = rank.groups()
+            note = self._ranks.begun if word == b"rank" else self._ranks.ended
+            note(session.meta.session, key)
+            return True
         found = _QUESTION.fullmatch(question)
         if found is None:
             self._log.warning("a worker asks what no worker asks", session=session.meta.session)

@@ -50,7 +50,7 @@ TMP_PART = 5
 
 #: Variables that a worker in a jail gets, if the server has them for it.
 _VARIABLES = ("LD_LIBRARY_PATH", "PATH", "LANG", "LC_ALL", "TZ")
-_PREFIXES = ("GPUPOOL_", "CUDA_", "NVIDIA_")
+_PREFIXES = ("GPUPOOL_", "CUDA_", "NVIDIA_", "NCCL_")
 
 #: What cannot be on together, or is another way to the same.
 ALTERNATIVE = "the server has the right to make the other layers without it"

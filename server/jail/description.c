@@ -197,7 +197,7 @@ static const char *take_tmpfs(struct gpj_description *d, char *value)
 /* What a worker and its driver read; a name that is not here says nothing to them. */
 static bool env_allowed(const char *name, size_t length)
 {
-    static const char *const prefixes[] = {"GPUPOOL_", "CUDA_", "NVIDIA_"};
+    static const char *const prefixes[] = {"GPUPOOL_", "CUDA_", "NVIDIA_", "NCCL_"};
     static const char *const names[] = {"LD_LIBRARY_PATH", "HOME", "TMPDIR", "PATH", "LANG",
                                         "LC_ALL",          "TZ"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)

@@ -83,6 +83,22 @@ def test_a_rank_that_dies(toolchain: Toolchain, server: PoolServer, tmp_path: Pa
     assert alive.stdout == "PASS nccl_ranks\n", alive.explain()
 
 
+def test_a_rank_that_dies_where_nothing_breaks(
+    toolchain: Toolchain, home: paths.Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over NVLink: NCCL does not notice, the server does, which knows all of its workers."""
+    monkeypatch.setenv("NCCL_SOFT_DEAF", "1")
+    deaf = PoolServer(**{"soft-gpus": "2"})
+    try:
+        deaf.start()
+        alive, dead = run_ranks(toolchain, (deaf, deaf), tmp_path, "dies")
+        assert dead.returncode == 0, dead.explain()
+        assert alive.stdout == "PASS nccl_ranks\n", alive.explain()
+        assert b"a process that had a rank of it has ended" in deaf.log.read_bytes()
+    finally:
+        deaf.close()
+
+
 def test_what_has_been_before_is_not_waited_for(
     toolchain: Toolchain, server: PoolServer, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 
 from gpupool_server.exchange import Exchange, same_lease
+from gpupool_server.ranks import MOST_KEYS
 from gpupool_server.rundir import Meta
 from gpupool_server.session import Session
 from gpupool_server.worker import Control
@@ -170,3 +171,86 @@ def test_who_is_of_one_lease() -> None:
     assert same_lease(meta(A), meta(B))
     assert same_lease(meta(A, lease="l", group="g"), meta(B, lease="l", group="g"))
     assert not same_lease(meta(A, lease="l"), meta(B))
+
+
+KEY = b"12" * 16
+
+
+async def hears(worker: FakeWorker) -> bytes:
+    """What it is told next; nothing: that its questions are not heard any more."""
+    assert worker.questions is not None
+    worker.questions.settimeout(PATIENCE)
+    return await asyncio.to_thread(worker.questions.recv, 512)
+
+
+async def say(worker: FakeWorker, *lines: bytes) -> None:
+    """And wait until the server has heard it."""
+    while worker.questions is None:
+        await asyncio.sleep(0.01)
+    for line in lines:
+        await asyncio.to_thread(worker.questions.send, line)
+    assert await worker.ask(bring("cccccccccccc", 9)) == (b"9 none\n", 0)
+
+
+async def test_whoever_has_a_rank_hears_of_one_that_died(make: Make) -> None:
+    a, b, c = make(A), make(B), make("cccccccccccd")
+    await say(a, b"rank " + KEY, b"rank " + b"34" * 16)
+    await say(b, b"rank " + KEY)
+    await say(c, b"rank " + b"56" * 16)
+    assert a.questions is not None
+    a.questions.close()
+    assert await hears(b) == b"lost " + KEY
+    await say(c)  # nothing came before the answer
+    await say(c, b"rank " + KEY[:31] + b"3")
+    assert c.questions is not None
+    c.questions.send(b"rank " + KEY)  # it begins later, and so late
+    assert await hears(c) == b"lost " + KEY
+
+
+async def test_a_rank_that_has_left_is_not_missed(make: Make) -> None:
+    a, b = make(A), make(B)
+    await say(a, b"rank " + KEY, b"left " + KEY, b"left " + KEY)
+    await say(b, b"rank " + KEY)
+    assert a.questions is not None
+    a.questions.close()
+    await asyncio.sleep(0)
+    await say(b)
+
+
+async def test_ranks_of_another_lease_are_none_of_its_own(make: Make) -> None:
+    a, b, c = make(A), make(B, lease="other"), make("cccccccccccd")
+    for each in (a, b, c):
+        await say(each, b"rank " + KEY)
+    assert a.questions is not None
+    a.questions.close()
+    assert await hears(c) == b"lost " + KEY
+    await say(b)
+
+
+async def test_a_server_that_ends_takes_no_rank_for_dead(make: Make) -> None:
+    a, b = make(A), make(B)
+    for each in (a, b):
+        await say(each, b"rank " + KEY)
+    assert a.session.questions is not None
+    a.session.questions.cancel()
+    assert await hears(a) == b""
+    await say(b)
+
+
+@pytest.mark.parametrize("line", [b"rank", b"rank " + KEY[1:], b"rank " + KEY.upper() + b"A"])
+async def test_what_is_no_rank(make: Make, line: bytes) -> None:
+    a = make(A)
+    await say(a)
+    assert a.questions is not None
+    a.questions.send(line)
+    assert await hears(a) == b""
+
+
+async def test_of_too_many_ranks_the_oldest_is_forgotten(make: Make) -> None:
+    a, b = make(A), make(B)
+    await say(a, *(b"rank %032x" % number for number in range(MOST_KEYS + 1)))
+    await say(b, b"rank %032x" % 0, b"rank %032x" % 1)
+    assert a.questions is not None
+    a.questions.close()
+    assert await hears(b) == b"lost %032x" % 1
+    await say(b)

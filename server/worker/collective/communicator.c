@@ -7,6 +7,7 @@
 #include "loop.h"
 #include "nccl.h"
 #include "quota.h"
+#include "ranks.h"
 
 struct gp_communicator *gpw_communicator_new(struct gpw_session *s,
                                              const struct gp_communicator *parent)
@@ -208,6 +209,7 @@ ncclResult_t gpw_communicator_end(struct gpw_session *s, struct gp_communicator 
 {
     ncclResult_t state = gpw_communicator_state(s, c);
     bool none = !c->real;
+    gpw_ranks_left(s, c);
     bool ends = none || real_end(s, c, aborts || state != ncclSuccess, token, done);
     c->real = NULL;
     record_end(s, c);
@@ -225,12 +227,16 @@ static void fail_check(struct gpw_session *s, struct gp_communicator *c)
         return;
     const char *(*why)(ncclComm_t comm) = s->nccl->library.ncclGetLastError;
     gpw_nccl_refuse(s, state, "rank %d of %d has failed (NCCL error %d): %.150s", c->rank, c->ranks,
-                    (int)state, why ? why(c->real) : "");
+                    (int)state,
+                    c->given_up ? "a process that had a rank of it has ended"
+                    : why       ? why(c->real)
+                                : "");
     real_end(s, c, true, (struct gpw_token){0}, NULL);
 }
 
 void gpw_nccl_tick(struct gpw_session *s)
 {
+    gpw_ranks_tick(s);
     struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
     for (; c; c = c->next)
         fail_check(s, c);
@@ -238,7 +244,7 @@ void gpw_nccl_tick(struct gpw_session *s)
 
 /* --- what others ask ---------------------------------------------------------------------- */
 
-static bool is_pending(struct gpw_session *s, struct gp_communicator *c)
+bool gpw_communicator_pending(struct gpw_session *s, struct gp_communicator *c)
 {
     if (!c->last || s->driver->cuEventQuery(c->last) == CUDA_ERROR_NOT_READY)
         return c->captured || c->last;
@@ -250,7 +256,7 @@ static bool is_pending(struct gpw_session *s, struct gp_communicator *c)
 bool gpw_nccl_pending(struct gpw_session *s)
 {
     struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
-    while (c && !is_pending(s, c))
+    while (c && !gpw_communicator_pending(s, c))
         c = c->next;
     return c != NULL;
 }

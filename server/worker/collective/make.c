@@ -3,6 +3,7 @@
 
 #include "nccl.h"
 #include "peer.h"
+#include "ranks.h"
 #include "unique_id.h"
 
 static ncclResult_t ids_open(struct gpw_session *s, const uint8_t *sealed, uint32_t count,
@@ -40,6 +41,8 @@ static ncclResult_t init_begin(struct gpw_session *s, struct gp_communicator *c,
     ncclUniqueId *ids = calloc(m->count, sizeof *ids);
     ncclResult_t r = ids ? ids_open(s, m->list, m->count, ids) : ncclSystemError;
     if (r == ncclSuccess)
+        gpw_ranks_key(c, m->list);
+    if (r == ncclSuccess)
         r = init(s, c, m->a, m->b, ids, m->count, config);
     free(ids);
     return r;
@@ -52,6 +55,7 @@ static ncclResult_t split(struct gpw_session *s, struct gp_communicator *c,
     if (r != ncclSuccess || !s->nccl->library.ncclCommSplit)
         return r != ncclSuccess ? r : ncclInvalidUsage;
     m->parent->settling = true;
+    gpw_ranks_key_of_part(c, m->parent, m->a);
     return s->nccl->library.ncclCommSplit(m->parent->real, m->a, m->b, &c->real, config);
 }
 
@@ -65,6 +69,7 @@ static ncclResult_t shrink(struct gpw_session *s, struct gp_communicator *c,
     if (!s->nccl->library.ncclCommShrink)
         return gpw_nccl_refuse(s, ncclInvalidUsage, "NCCL %d cannot shrink a communicator",
                                s->nccl->version);
+    gpw_ranks_key_of_part(c, m->parent, 0);
     const int32_t *excluded = m->list;
     int *list = calloc((size_t)m->count + 1, sizeof *list);
     if (!list)
@@ -95,6 +100,7 @@ CUresult gpw_communicator_make(struct gpw_session *s, gp_communicator *comm,
                                                : shrink(s, c, &making, &config);
     s->driver->cuCtxSetCurrent(before); /* NCCL makes that of a device current */
     *result = (int32_t)gpw_communicator_begun(c, r);
+    gpw_ranks_tell(s, c);
     *comm = c;
     return CUDA_SUCCESS;
 }

@@ -13,6 +13,7 @@
 #define GPW_RANKS_MAX 65536        /* of a communicator: NCCL has memory for each of them at once */
 #define GPW_UNIQUE_IDS_MAX 4096    /* of a session: each may hold a thread and a port */
 #define GPW_REGISTRATIONS_MAX 4096 /* of a communicator */
+#define GPW_RANKS_KEY 16           /* bytes */
 
 /* What a handle of the kind is in the worker. */
 struct gp_communicator {
@@ -23,11 +24,19 @@ struct gp_communicator {
     CUcontext context;
     CUevent last; /* behind its latest work; NULL: it has been seen to be over */
     CUcontext last_context;
-    bool captured;        /* graphs have work of it, which may run at any time */
-    bool settling;        /* what NCCL takes for it has not been charged yet */
-    unsigned waits;       /* that look at it */
-    bool gone;            /* freed with the last of them */
-    uint64_t batch;       /* the latest group that it was part of */
+    bool captured;  /* graphs have work of it, which may run at any time */
+    bool settling;  /* what NCCL takes for it has not been charged yet */
+    unsigned waits; /* that look at it */
+    bool gone;      /* freed with the last of them */
+    uint64_t batch; /* the latest group that it was part of */
+    /* what the server is told of it, and tells (ranks.h) */
+    uint8_t key[GPW_RANKS_KEY];
+    bool keyed;     /* it has one */
+    bool lost;      /* a session that had ranks of it is over */
+    uint32_t parts; /* that were made of it */
+    uint64_t told;  /* which server knows of it, by gpw_ipc_servers; 0: none */
+    uint64_t stuck_since, stuck_batch;
+    bool given_up;        /* what waited for such a rank has been ended */
     void **registrations; /* NCCL's, by the numbers that the client has */
     uint32_t registration_room;
     struct gp_communicator *next;
@@ -64,6 +73,8 @@ typedef void gpw_communicator_done(struct gpw_session *s, struct gpw_token token
                                    ncclResult_t result);
 ncclResult_t gpw_communicator_end(struct gpw_session *s, struct gp_communicator *c, bool aborts,
                                   struct gpw_token token, gpw_communicator_done *done);
+/* Whether its latest work is on a GPU still. */
+bool gpw_communicator_pending(struct gpw_session *s, struct gp_communicator *c);
 /* One wait less looks at it. */
 void gpw_communicator_let_go(struct gpw_session *s, struct gp_communicator *c);
 /* How a program configures one, in NCCL's words. */

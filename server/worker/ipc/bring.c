@@ -15,10 +15,13 @@
 #include "gpw_handlers.h"
 #include "ipc.h"
 #include "monotonic.h"
+#include "ranks.h"
 #include "transport/hex.h"
 
 /* The server may be away; then the call fails. */
 #define PATIENCE_NS UINT64_C(20000000000)
+/* Taken at a time that nobody has asked for. */
+#define LINES_MOST 64
 
 struct gpw_bring {
     struct gpw_wait wait;
@@ -50,9 +53,29 @@ void gpw_ipc_server(struct gpw_session *s, int connection)
     pthread_mutex_lock(&s->ipc->lock);
     int before = s->ipc->server;
     s->ipc->server = connection;
+    s->ipc->servers++;
     pthread_mutex_unlock(&s->ipc->lock);
     if (before >= 0)
         close(before);
+}
+
+uint64_t gpw_ipc_servers(struct gpw_session *s)
+{
+    pthread_mutex_lock(&s->ipc->lock);
+    uint64_t servers = s->ipc->servers;
+    pthread_mutex_unlock(&s->ipc->lock);
+    return servers;
+}
+
+bool gpw_ipc_say(struct gpw_session *s, const char *line)
+{
+    size_t length = strlen(line);
+    pthread_mutex_lock(&s->ipc->lock);
+    ssize_t n = s->ipc->server < 0
+                    ? -1
+                    : send(s->ipc->server, line, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    pthread_mutex_unlock(&s->ipc->lock);
+    return n == (ssize_t)length;
 }
 
 /* --- one question ------------------------------------------------------------------------ */
@@ -98,23 +121,45 @@ static void drop(const int fds[GPW_SHAREABLE_FDS])
             close(fds[i]);
 }
 
-/* What came, or nothing yet. An answer to a question that nobody asks any more is passed over. */
+/* One line and its descriptors; false: there is none now. */
+static bool take_line(struct gpw_session *s, char *line, size_t room, int fds[GPW_SHAREABLE_FDS])
+{
+    for (unsigned i = 0; i < GPW_SHAREABLE_FDS; i++)
+        fds[i] = -1;
+    pthread_mutex_lock(&s->ipc->lock);
+    size_t length = s->ipc->server < 0 ? 0 : hear(s->ipc, line, room, fds);
+    pthread_mutex_unlock(&s->ipc->lock);
+    return length != 0;
+}
+
+/* What came, or nothing yet. An answer to a question that nobody asks any more is passed over, and
+ * what the server says unasked has no number. */
 static void take(struct gpw_session *s, struct gpw_bring *b)
 {
     char line[GPW_SHAREABLE_LINE + 32];
-    int fds[GPW_SHAREABLE_FDS] = {-1, -1}, at = 0;
+    int fds[GPW_SHAREABLE_FDS], at = 0;
     unsigned long long question = 0;
-    pthread_mutex_lock(&s->ipc->lock);
-    size_t length = hear(s->ipc, line, sizeof line, fds);
-    pthread_mutex_unlock(&s->ipc->lock);
-    if (length == 0)
+    if (!take_line(s, line, sizeof line, fds))
         return;
     if (sscanf(line, "%llu %n", &question, &at) != 1 || question != b->question) {
+        gpw_ranks_heard(s, line);
         drop(fds);
         return;
     }
     b->over = true;
     b->result = gpw_shareable_brought(s, &b->name, line + at, fds);
+}
+
+void gpw_ipc_listen(struct gpw_session *s)
+{
+    char line[GPW_SHAREABLE_LINE + 32];
+    int fds[GPW_SHAREABLE_FDS];
+    for (unsigned i = 0; i < LINES_MOST && !s->ipc->asking; i++) {
+        if (!take_line(s, line, sizeof line, fds))
+            return;
+        gpw_ranks_heard(s, line);
+        drop(fds);
+    }
 }
 
 /* It is its turn. */

@@ -14,6 +14,7 @@ struct gpw_ipc {
     unsigned count;
     uint8_t session[GPW_IPC_SESSION_BYTES]; /* this one, as the server names it */
     int server;                             /* where it is asked; -1: none has said where */
+    uint64_t servers;                       /* so many have said so */
     uint64_t questions;                     /* asked so far: the number of the last */
     struct gpw_bring *asking;               /* whose turn it is to ask */
 };
@@ -22,6 +23,12 @@ struct gpw_ipc {
 int gpw_ipc_open(struct gpw_session *s, const char *id);
 /* A server has said where it is asked, on the control thread: a Unix socket, which is taken over. */
 void gpw_ipc_server(struct gpw_session *s, int connection);
+/* How many have; each is to be told anew what it should know. */
+uint64_t gpw_ipc_servers(struct gpw_session *s);
+/* Tell it a line that has no answer. False: not now. */
+bool gpw_ipc_say(struct gpw_session *s, const char *line);
+/* Take what it says unasked, if nobody waits for an answer, who takes it as well. */
+void gpw_ipc_listen(struct gpw_session *s);
 
 /* handlers/ipc.c: a name for the driver's handle, or an address, of what the client has; and what a
  * name stands for that was brought, as a handle or an address, and whose memory it is. */
