@@ -184,6 +184,7 @@ test-gpu: build $(VENV)/.test
 	  $(PY) tests/gpu/two_cards.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/gang.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/visible.py --out $(GPU_OUT) || failed=1; \
+	  $(PY) tests/gpu/mig.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
 
 # Workers of a real Ray on soft GPUs of a pool.
