@@ -45,7 +45,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-messages bench-pool bench-soft wheel wheels fuzz fuzz-pack fuzz-python lint \
-	test-gpu test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories prometheus try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
+	test-gpu test-lands test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories prometheus try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -301,6 +301,14 @@ test-targets: build $(VENV)/.test wheels $(WHEELS)/root/.done $(WHEELS)/runtimes
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_TARGETS=$(abspath $(WHEELS)) \
 	  GPUPOOL_RUNTIMES=$(abspath $(WHEELS)/runtimes) \
 	  $(PY) -m pytest -q tests/e2e/test_targets.py tests/e2e/test_runtimes.py
+
+# The wheel in user lands of other distributions, which debootstrap makes (as root): up to 350 MB
+# each in build/lands.
+test-lands: build $(VENV)/.test
+	@$(MAKE) wheels TARGETS=x86_64-glibc
+	@$(PY) .ci/lands.py --build $(BUILD) --wheels $(WHEELS)/x86_64-glibc
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_TARGETS=$(abspath $(WHEELS)) \
+	  GPUPOOL_LANDS=$(abspath $(BUILD)/lands) $(PY) -m pytest -q tests/e2e/test_lands.py
 
 # The wheel and all that it brings or needs, with versions and licences (CycloneDX).
 sbom: wheel $(VENV)/.supply

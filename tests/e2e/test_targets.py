@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,11 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
+import target_wheels
 from harness import PoolServer, run_program
-from toolchain import PROGRAMS, Toolchain
+from target_wheels import WHEELS
+from toolchain import Toolchain
 
-WHEELS = Path(os.environ.get("GPUPOOL_TARGETS", ""))
 pytestmark = [
     pytest.mark.skipif(
         "GPUPOOL_TARGETS" not in os.environ, reason="there are no wheels; make test-targets"
@@ -97,12 +97,8 @@ class Unpacked:
 @pytest.fixture(scope="module", params=MACHINES, ids=lambda machine: machine.target)
 def unpacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Unpacked:
     machine: Machine = request.param
-    (wheel,) = (WHEELS / machine.target).glob("gpupool-*.whl")
     root = tmp_path_factory.mktemp(machine.target)
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(root)
-    for path in (root / "gpupool").glob("libexec/*"):
-        path.chmod(0o755)
+    target_wheels.unpack(machine.target, root)
     return Unpacked(machine, root)
 
 
@@ -164,13 +160,9 @@ def test_has_the_licences_of_what_is_inside(unpacked: Unpacked) -> None:
 
 @pytest.fixture(scope="module")
 def hello(unpacked: Unpacked, toolchain: Toolchain) -> list[str]:
-    """The command of a program that is linked with the wheel's libcuda.so.1."""
-    program = unpacked.root / "hello"
-    compiler = WHEELS.parent / "targets" / unpacked.machine.target / "tools" / "cc"
-    command = [str(compiler), str(PROGRAMS / "targets_hello.c"), "-O1", "-o", str(program)]
-    command += [f"-I{toolchain.cuda13.include}", f"-L{unpacked.libraries}", "-l:libcuda.so.1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    program = target_wheels.build_hello(
+        unpacked.machine.target, unpacked.root / "hello", unpacked.libraries, toolchain
+    )
     return [*unpacked.machine.loader, str(program)]
 
 
