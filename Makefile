@@ -231,6 +231,7 @@ soak-sessions: build $(VENV)/.toolchain
 # The manager alone, with up to 10,000 simulated GPUs; takes minutes.
 bench-pool: $(VENV)/.lint
 	@$(PY) bench/pool.py
+	@$(PY) bench/queue_orders.py
 
 lint: $(VENV)/.lint
 	@$(PY) .ci/test.py --build $(BUILD) --only lint
