@@ -137,9 +137,7 @@ def create(
     policy: Annotated[str | None, typer.Option(help="binpack, spread or fragmentation")] = None,
     model: Annotated[str | None, typer.Option(help="a pattern of GPU models")] = None,
     capability: Annotated[str | None, typer.Option(help="at least this, e.g. 8.0")] = None,
-    min_driver: Annotated[
-        str | None, typer.Option(help="hosts whose driver knows this CUDA, e.g. 12.4")
-    ] = None,
+    min_driver: Annotated[str | None, typer.Option(help="hosts that know this CUDA, 12.4")] = None,
     same_host: Annotated[bool, typer.Option("--same-host", help="all on one host")] = False,
     spread: Annotated[bool, typer.Option("--spread", help="each on another host")] = False,
     label: Annotated[
@@ -160,6 +158,7 @@ def create(
     beyond_quota: Annotated[
         str | None, typer.Option(help="what comes over the quota: refuse, wait, borrow (refuse)")
     ] = None,
+    time: Annotated[str | None, typer.Option(help="it ends after so long, e.g. 2h (never)")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only say what would come of it, GPU by GPU")
     ] = False,
@@ -182,6 +181,7 @@ def create(
         sessions,
         tuple(uuid or ()),
         beyond_quota=beyond_quota,
+        time=time,
     )
     _, asked = pool_fields({}, {GPUS: gpus, MEMORY: memory, SHARE: share, CEILING: ceiling})
     path, shown = ("/leases/explain", _print_explanation) if dry_run else ("/leases", _print_lease)
@@ -257,6 +257,8 @@ def _print_explanation(answer: Mapping[str, Any], as_json: bool) -> None:
     if answer.get("lease") is not None:
         rows.append(("lease", answer["lease"]))
     rows.append(("decision", cell(answer, "decision")))
+    if answer.get("expected_start") is not None:
+        rows.append(("starts", f"by {when(answer['expected_start'])}, if what runs keeps its time"))
     placement = answer.get("placement") or {}
     rows += [(key, value) for key, value in placement.items() if isinstance(value, str | int)]
     sheet(rows)

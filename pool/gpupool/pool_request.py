@@ -57,6 +57,7 @@ class PoolChoices:
     lease: str | None = None
     warn_signal: str | None = None
     beyond_quota: str | None = None
+    time: str | None = None
 
     def given(self) -> list[str]:
         """The options that are there and that nothing but a pool understands."""
@@ -76,6 +77,7 @@ class PoolChoices:
             "--lease": self.lease,
             "--warn-signal": self.warn_signal,
             "--beyond-quota": self.beyond_quota,
+            "--time": self.time,
         }
         return [option for option, value in options.items() if value not in (None, False, ())]
 
@@ -102,6 +104,8 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
         raise ConfigError("--share: a part of a GPU needs --memory beside it, e.g. --memory 8GiB")
     if "ceiling" in asked:
         body["ceiling_permille"] = int(asked["ceiling"])
+    if choices.time is not None:
+        body["time_seconds"] = read_duration("--time", choices.time)
     for option, key, text, words in (
         ("--policy", "policy", choices.policy, POLICIES),
         ("--beyond-quota", "beyond_quota", choices.beyond_quota, BEYOND_QUOTA),

@@ -33,7 +33,7 @@ def notice_of(lease: Mapping[str, Any]) -> dict[str, Any] | None:
     ]
     if isinstance(ending, Mapping):
         said = {
-            "reason": "reclaimed",
+            "reason": "ending",
             "at": str(ending.get("at")),
             "why": str(ending.get("reason")),
         }
@@ -109,7 +109,7 @@ class Renewer:
             nodes = ", ".join(notice["nodes"])
             say(f"node {nodes} is being drained and opens no sessions: save, end, and start again")
         else:
-            say(f"the GPUs go back at {notice['at']}: {notice['why']}: save, and end")
+            say(f"the lease ends at {notice['at']}: {notice['why']}: save, and end")
         if self._warning is not None:
             # To ourselves: as every signal that comes here, it goes on to the program.
             os.kill(os.getpid(), self._warning)

@@ -121,6 +121,10 @@ def run(
         str | None,
         typer.Option(help="of a pool: what comes over the quota: refuse, wait, borrow (refuse)"),
     ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(help="of a pool: the lease ends after so long, e.g. 30m, 2h (no limit)"),
+    ] = None,
     soft: Annotated[
         bool, typer.Option("--soft", help="with --local: soft GPUs even where a real one is")
     ] = False,
@@ -168,6 +172,7 @@ def run(
         lease=lease,
         warn_signal=warn_signal,
         beyond_quota=beyond_quota,
+        time=time,
     )
     with one_line_errors():
         if log is not None and log not in LOG_LEVELS:

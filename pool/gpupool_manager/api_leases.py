@@ -38,6 +38,7 @@ from gpupool_manager.schemas import (
     PlacementRequestIn,
     QueueOut,
     TenantName,
+    maybe_when,
 )
 from gpupool_manager.transaction import Transaction
 
@@ -110,6 +111,7 @@ def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
         sessions=body.sessions,
         ceiling_permille=body.ceiling_permille,
         beyond=body.beyond_quota,
+        time_limit=None if body.time_seconds is None else float(body.time_seconds),
     )
 
 
@@ -351,6 +353,7 @@ def _explained(
         position = pool.ledger.queue.position(lease)
         of = f" of {len(pool.ledger.queue)}" if caller.is_admin else ""
         reason = f"it waits at position {position}{of}: {reason}"
+    start = None if lease is None else pool.leases.expected_start(lease, pool.clock())
     shown = verdicts[:limit] if caller.is_admin else []
     return ExplainOut(
         lease=None if lease is None else lease.id,
@@ -358,6 +361,7 @@ def _explained(
         placement=None,
         summary=summarise(verdicts) if caller.is_admin else summarise_own(request, verdicts),
         gpus=[views.verdict(verdict) for verdict in shown],
+        expected_start=maybe_when(start),
     )
 
 

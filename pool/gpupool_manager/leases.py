@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.sizes import WHOLE_GPU
+from gpupool_manager.backfill import Backfill
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, least_use, request_of, within_quota
 from gpupool_manager.lending import Lending
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.quotas import Use, excesses, over_quota, use_of
-from gpupool_manager.records import Beyond, Grant, Lease, Quota
+from gpupool_manager.records import Beyond, Ending, Grant, Lease, Quota
 from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import Waiting
@@ -41,6 +42,8 @@ class LeaseRequest:
     sessions: int | None = None
     ceiling_permille: int = WHOLE_GPU
     beyond: Beyond = "refuse"
+    #: The lease ends after so many seconds, whoever renews it; None: it does not.
+    time_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,10 @@ class Leases:
         longest_queue: int,
         unasked: float,
         only_checks: bool = False,
-        grace: float = 60.0,
     ) -> None:
         self._ledger = ledger
-        self._lending = Lending(ledger, grace, patience)
+        self._lending = Lending(ledger, patience)
+        self._backfill = Backfill(ledger)
         self._patience = patience
         self._longest_line = longest_queue
         self._unasked = unasked
@@ -148,6 +151,7 @@ class Leases:
             sessions=asked.sessions,
             ceiling_permille=asked.ceiling_permille,
             beyond=asked.beyond,
+            time_limit=asked.time_limit,
             created=now,
             deadline=now + asked.wait,
             request_id=request_id,
@@ -180,8 +184,17 @@ class Leases:
 
     def behind(self, lease: Lease, kinds: frozenset[Kind], now: float) -> str | None:
         """Why a lease may take none of these kinds now: somebody goes first; None: it may."""
-        blocker = self._ledger.queue.blocker(lease, kinds, now, self._patience)
-        return None if blocker is None else _behind(blocker)
+        for blocker in self._ledger.queue.blockers(lease, kinds, now, self._patience):
+            if not self._backfill.ends_before(lease, blocker, now):
+                return _behind(blocker)
+        return None
+
+    def expected_start(self, lease: Lease, now: float) -> float | None:
+        """When a request that waits for room has some at the latest, as far as that is known."""
+        waiting = self._ledger.queue.get(lease.id)
+        if waiting is None or not waiting.group.for_room:
+            return None
+        return self._backfill.start_of(waiting, now)
 
     def _place(self, request: PlacementRequest) -> Placement | NoRoom:
         if self._only_checks and not request.uuids:
@@ -344,6 +357,7 @@ class Leases:
     def pump(self, transaction: Transaction) -> None:
         """There may be more room, or more quota: let those go who fit now, in order."""
         self._failed.clear()
+        self._backfill.forget()
         self._lending.cover(transaction)
         ahead: list[Waiting] = []
         over = False
@@ -351,7 +365,13 @@ class Leases:
             group = waiting.group
             group.kinds = self._kinds(group.request, waiting.lease.tenant)
             blocker = next(
-                (one for one in ahead if not one.group.holds_back.isdisjoint(group.kinds)), None
+                (
+                    one
+                    for one in ahead
+                    if not one.group.holds_back.isdisjoint(group.kinds)
+                    and not self._backfill.ends_before(waiting.lease, one, transaction.now)
+                ),
+                None,
             )
             if blocker is not None:
                 group.reason = _behind(blocker)
@@ -392,6 +412,18 @@ class Leases:
                 request = request_of(waiting.lease, self._ledger.quotas[tenant])
                 self._ledger.queue.regroup(waiting.lease, request)
 
+    def _lasts_until(self, transaction: Transaction, lease: Lease) -> float:
+        """When an active lease is to be looked at next. Its programs hear of its end before."""
+        warning = lease.time_end - self._ledger.queue.rules.grace
+        if warning > transaction.now:
+            return min(lease.expires or 0.0, warning)
+        if lease.ending is None and lease.time_end > transaction.now:
+            ending = Ending(lease.time_end, _time_is_over(lease), "expired")
+            self._ledger.announce(lease, ending)
+            transaction.put(lease)
+            transaction.log("lease.ending", lease.id, lease.tenant, at=ending.at)
+        return min(lease.expires or 0.0, lease.time_end)
+
     def any_due(self, now: float) -> bool:
         """Whether :meth:`sweep` has something to do."""
         due, ending = self._ledger.due, self._ledger.ending
@@ -402,14 +434,14 @@ class Leases:
         due = self._ledger.due
         for over in list(_ended(self._ledger.ending, transaction.now)):
             assert over.ending is not None
-            self.finish(transaction, over, LeaseState.RECLAIMED, over.ending.reason)
+            self.finish(transaction, over, LeaseState(over.ending.state), over.ending.reason)
         while due and due[0][0] <= transaction.now:
             _, name = heapq.heappop(due)
             lease = self._ledger.leases.get(name)
             if lease is None:
                 continue
             is_queued = lease.state == LeaseState.QUEUED
-            until = self._waits_until(lease) if is_queued else lease.expires or 0.0
+            until = self._waits_until(lease) if is_queued else self._lasts_until(transaction, lease)
             if until > transaction.now:
                 self._ledger.remind(until, name)
             elif is_queued and until < lease.deadline:
@@ -418,11 +450,16 @@ class Leases:
             elif is_queued:
                 waited = f"no room within {lease.deadline - lease.created:.0f} s"
                 self.finish(transaction, lease, LeaseState.TIMED_OUT, waited)
+            elif lease.time_end <= transaction.now:
+                self.finish(transaction, lease, LeaseState.EXPIRED, _time_is_over(lease))
             else:
-                self.finish(
-                    transaction, lease, LeaseState.EXPIRED, f"not renewed for {lease.ttl:.0f} s"
-                )
+                unrenewed = f"not renewed for {lease.ttl:.0f} s"
+                self.finish(transaction, lease, LeaseState.EXPIRED, unrenewed)
         self.pump(transaction)
+
+
+def _time_is_over(lease: Lease) -> str:
+    return f"its time limit of {lease.time_limit:.0f} s is over"
 
 
 def _ended(ending: Mapping[str, Lease], now: float) -> Iterator[Lease]:

@@ -229,7 +229,7 @@ class Ledger:
             if self.confirming:
                 needed = (self._generations[node], time.monotonic())
                 self.unconfirmed.setdefault(node, {})[lease.id] = needed
-        self.remind(lease.expires or 0.0, lease.id)
+        self.remind(min(lease.expires or 0.0, lease.time_end - self.queue.rules.grace), lease.id)
         if lease.ending is not None:
             self.ending[lease.id] = lease
 

@@ -29,9 +29,8 @@ RECLAIMED = "it was borrowed beyond the quota, and a tenant within its own asks 
 class Lending:
     """Decides what is still borrowed, and what is to be given back."""
 
-    def __init__(self, ledger: Ledger, grace: float, patience: float) -> None:
+    def __init__(self, ledger: Ledger, patience: float) -> None:
         self._ledger = ledger
-        self._grace = grace
         self._patience = patience
 
     def cover(self, transaction: Transaction) -> None:
@@ -42,7 +41,8 @@ class Lending:
             if excesses(quota, use_of(lease), ledger.guaranteed(lease.tenant), Use()):
                 continue
             ledger.mark(lease, False)
-            ledger.announce(lease, None)
+            if _is_reclaimed(lease):
+                ledger.announce(lease, None)
             transaction.put(lease)
             transaction.log("lease.covered", lease.id, lease.tenant)
 
@@ -55,7 +55,7 @@ class Lending:
         for lease in list(ledger.lent.values()):
             if lease.id in needed and lease.ending is None:
                 self._warn(transaction, lease)
-            elif lease.id not in needed and lease.ending is not None:
+            elif lease.id not in needed and _is_reclaimed(lease):
                 ledger.announce(lease, None)
                 transaction.put(lease)
                 transaction.log("lease.kept", lease.id, lease.tenant)
@@ -101,10 +101,15 @@ class Lending:
             use.add(asked)
 
     def _warn(self, transaction: Transaction, lease: Lease) -> None:
-        ending = Ending(transaction.now + self._grace, RECLAIMED)
+        ending = Ending(transaction.now + self._ledger.queue.rules.grace, RECLAIMED)
         self._ledger.announce(lease, ending)
         transaction.put(lease)
         transaction.log("lease.reclaiming", lease.id, lease.tenant, at=ending.at, reason=RECLAIMED)
+
+
+def _is_reclaimed(lease: Lease) -> bool:
+    """Whether it was warned because others want its GPUs, and not because its time is over."""
+    return lease.ending is not None and lease.ending.state == "reclaimed"
 
 
 def _is_held(held: list[frozenset[Kind]], kinds: frozenset[Kind]) -> bool:

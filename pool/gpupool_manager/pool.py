@@ -58,8 +58,6 @@ class Rules:
     longest_queue: int = 10_000
     #: Who goes first in the queue.
     order: OrderRules = field(default_factory=OrderRules)
-    #: How long a lease that is to be given back goes on after its programs were told.
-    reclaim_seconds: float = 60.0
     #: A queued request that nobody asks for so long leaves the queue: its client is dead.
     unasked: float = 90.0
     history_days: float = 365.0
@@ -183,7 +181,6 @@ class Pool:
             rules.longest_queue,
             rules.unasked,
             rules.only_checks,
-            rules.reclaim_seconds,
         )
         self.fleet = Fleet(
             self.ledger,

@@ -6,6 +6,7 @@ Times are seconds since 1970, memory is in bytes, compute in thousandths of one 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -166,6 +167,8 @@ class Ending:
 
     at: float
     reason: str
+    #: What it is then.
+    state: Literal["reclaimed", "expired"] = "reclaimed"
 
 
 @dataclass(slots=True)
@@ -202,6 +205,20 @@ class Lease:
     #: Whether it is beyond its tenant's quota, until others want what is theirs.
     borrowed: bool = False
     ending: Ending | None = None
+    #: How long it lasts at most, whoever renews it.
+    time_limit: float | None = None
+
+    @property
+    def time_end(self) -> float:
+        """When its time limit is over."""
+        if self.time_limit is None or self.granted is None:
+            return math.inf
+        return self.granted + self.time_limit
+
+    @property
+    def latest_end(self) -> float:
+        """When an active lease ends at the latest, as far as that is known."""
+        return self.time_end if self.ending is None else min(self.time_end, self.ending.at)
 
     @property
     def limits(self) -> Limits:

@@ -329,6 +329,11 @@ class LeaseRequestIn(PlacementRequestIn):
         description="wait: queue until the quota has room; borrow: take what others leave free,"
         " until they ask for it",
     )
+    time_seconds: Annotated[Whole, Field(ge=1, le=366 * 86400)] | None = Field(
+        None,
+        description="the lease ends after so long, whoever renews it; who says it may go before"
+        " larger requests that could not begin earlier; null: no limit",
+    )
 
 
 class LeaseChange(In):
@@ -390,6 +395,7 @@ class LeaseOut(BaseModel):
     until: LeaseEnd
     sessions: int | None
     beyond_quota: Beyond
+    time_seconds: float | None = Field(description="how long it lasts at most; null: no limit")
     borrowed: bool = Field(description="beyond its tenant's quota, until others ask for it")
     ending: EndingOut | None = Field(description="when it is to be given back, and why")
     ttl_seconds: float
@@ -428,6 +434,11 @@ class ExplainOut(BaseModel):
     placement: dict[str, Any] | None = Field(description="of a lease that was granted: as it was")
     summary: dict[str, int] = Field(description="GPUs that fit, and by reason those that do not")
     gpus: list[VerdictOut]
+    expected_start: datetime | None = Field(
+        default=None,
+        description="of one that waits for room: when enough of what runs has ended by its"
+        " time limit; null: that is not known",
+    )
 
 
 class QueueOut(BaseModel):

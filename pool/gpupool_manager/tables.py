@@ -207,6 +207,7 @@ leases = Table(
     Column("beyond", String(8), nullable=False),
     Column("borrowed", Boolean, nullable=False),
     Column("ending", _Ending),
+    Column("time_limit", Double),
     Index("leases_of_tenant", "tenant", "id"),
     Index("leases_in_state", "state", "id"),
 )

@@ -155,6 +155,7 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         until=record.until,
         sessions=record.sessions,
         beyond_quota=record.beyond,
+        time_seconds=record.time_limit,
         borrowed=record.borrowed,
         ending=_ending(record),
         ttl_seconds=record.ttl,

@@ -24,7 +24,7 @@ from gpupool_manager.records import Beyond, Lease
 Place = tuple[float, str]
 #: A share of the pool, after those who have waited very long.
 Rank = tuple[int, float]
-_GroupKey = tuple[str, int, PlacementRequest, Beyond]
+_GroupKey = tuple[str, int, PlacementRequest, Beyond, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class OrderRules:
     aging: float = 3600.0
     #: In fair order who has waited for so long goes before all shares.
     starving: float = 6 * 3600.0
+    #: How long before a lease is given back its programs are told.
+    grace: float = 60.0
 
     def place(self, lease: Lease) -> Place:
         # Ids rise with time, so they are the order of arrival.
@@ -188,10 +190,10 @@ class LeaseQueue:
         place = group.members[0]
         return self.rank(self._waiting[place[1]].lease, now), place
 
-    def blocker(
+    def blockers(
         self, lease: Lease, kinds: frozenset[Kind], now: float, patience: float
-    ) -> Waiting | None:
-        """Who before this place has waited so long that the place must wait, too."""
+    ) -> list[Waiting]:
+        """Who before this place has waited so long that the place must wait, too; in order."""
         turn = (self.rank(lease, now), self.rules.place(lease))
         # The first of a group has waited longest of it.
         before = [
@@ -200,7 +202,7 @@ class LeaseQueue:
             if (ahead := self._turn(group, now)) < turn
             and self._waiting[ahead[1][1]].goes_first(kinds, now, patience)
         ]
-        return self._waiting[min(before)[1][1]] if before else None
+        return [self._waiting[place[1]] for _, place in sorted(before)]
 
     def wanted(self, kinds: frozenset[Kind]) -> bool:
         """Whether somebody within its quota waits for room that one of these kinds could be."""
@@ -240,4 +242,4 @@ class LeaseQueue:
 
 
 def _key(lease: Lease, request: PlacementRequest) -> _GroupKey:
-    return (lease.tenant, lease.priority, request, lease.beyond)
+    return (lease.tenant, lease.priority, request, lease.beyond, lease.time_limit)

@@ -52,7 +52,7 @@ class QueueWorld:
         self.now = 1_000_000.0
         order = order or OrderRules(fair=True)
         self.ledger = Ledger(loaded(nodes, gpus, list(quotas)), self.now, "e", order)
-        self.leases = Leases(self.ledger, patience, 10_000, 1e9, grace=GRACE)
+        self.leases = Leases(self.ledger, patience, 10_000, 1e9)
         #: What the last change has told those who watch.
         self.events: list[str] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 
 from gpupool.renewer import notice_of
@@ -59,8 +61,36 @@ async def test_what_is_borrowed_does_not_grow(rest: Rest) -> None:
     await rest.do("PATCH", f"/leases/{lent['id']}", {"share_permille": 50}, by="a")
 
 
+async def test_a_time_limit_is_kept_over_a_restart_and_gives_a_start(rest: Rest) -> None:
+    await rest.world.join("n1", 1)
+    await rest.tenant("a")
+    timed = await rest.lease("a", **WHOLE, ttl_seconds=3600, time_seconds=100)
+    assert (timed["time_seconds"], timed["ending"]) == (100, None)
+    waits = await rest.lease("a", **WHOLE, wait_seconds=3600)
+    explained = await rest.do("GET", f"/leases/{waits['id']}/explain", by="a")
+    assert when(explained["expected_start"]) == when(timed["granted"]) + timedelta(seconds=100)
+    await rest.world.restart()
+    leases = rest.world.pool.ledger.leases
+    live = leases[timed["id"]]
+    await rest.world.later(39)
+    assert live.ending is None
+    await rest.world.beat("n1")
+    await rest.world.later(1)
+    assert live.ending is not None
+    await rest.world.later(30)
+    await rest.world.beat("n1")
+    await rest.world.later(30)
+    assert (live.state, live.reason) == ("expired", "its time limit of 100 s is over")
+    assert leases[waits["id"]].state == "active"
+
+
+def when(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
 @pytest.mark.parametrize(
-    "body", [{"beyond_quota": "steal"}, {"beyond_quota": None}, {"beyond_quota": 1}]
+    "body",
+    [{"beyond_quota": "steal"}, {"beyond_quota": None}, {"time_seconds": 0}, {"time_seconds": 1.5}],
 )
 async def test_other_words_are_refused(rest: Rest, body: dict[str, object]) -> None:
     await rest.tenant("a")
@@ -71,7 +101,7 @@ def test_a_program_is_told_that_its_gpus_go_back() -> None:
     grants = [{"node": "two", "ordinal": 1}, {"node": "one", "ordinal": 0, "draining": True}]
     ending = {"at": "2027-01-15T08:01:00Z", "reason": "it was borrowed"}
     assert notice_of({"id": "lease-1", "grants": grants, "ending": ending}) == {
-        "reason": "reclaimed",
+        "reason": "ending",
         "at": "2027-01-15T08:01:00Z",
         "why": "it was borrowed",
         "lease": "lease-1",

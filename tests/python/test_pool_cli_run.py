@@ -338,6 +338,7 @@ def test_no_such_gpus(refused: User) -> None:
         (["--weight", "3"], "--weight is not for a pool"),
         (["--group", "x"], "--group is not for a pool"),
         (["--same-host", "--spread"], "--same-host and --spread exclude each other"),
+        (["--time", "long"], "--time: 'long' is not a time; write seconds, or e.g. 15m, 12h, 30d"),
         (["--beyond-quota", "x"], "--beyond-quota: 'x' is not one of refuse, wait, borrow"),
         (["--policy", "fair"], "--policy: 'fair' is not one of binpack, spread, fragmentation"),
         (["--capability", "nine"], "--capability: 'nine' is not of the form 8.0"),

@@ -7,7 +7,7 @@ from alembic import op
 
 # Until that release its tables change in place, and each time get another name here: a database
 # of a checkout before is then refused, and not found to lack a column later.
-revision = "1.7"
+revision = "1.8"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -81,6 +81,7 @@ def upgrade() -> None:
         sa.Column("beyond", sa.String(length=8), nullable=False),
         sa.Column("borrowed", sa.Boolean(), nullable=False),
         sa.Column("ending", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("time_limit", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("leases", schema=None) as batch_op:

@@ -1,0 +1,116 @@
+"""Leases with a time limit: they end by it, are told before, and fill what others wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpupool_manager.records import Lease, Quota
+from gpupool_manager.waiting import OrderRules
+from queue_world import GRACE, QueueWorld
+
+PATIENCE = 60.0
+
+
+def make(*, fair: bool = False) -> QueueWorld:
+    return QueueWorld(Quota("a"), Quota("b"), order=OrderRules(fair=fair), patience=PATIENCE)
+
+
+def start(world: QueueWorld, lease: Lease) -> float | None:
+    """Seconds from now."""
+    found = world.leases.expected_start(lease, world.now)
+    return None if found is None else found - world.now
+
+
+def test_a_lease_ends_by_its_limit_however_it_is_renewed() -> None:
+    world = make()
+    lease = world.ask("a", time_limit=600.0)
+    world.later(600.0 - GRACE - 1)
+    assert lease.ending is None
+    world.later(1)
+    assert world.events == ["lease.ending"]
+    assert lease.ending is not None and lease.ending.at == world.now + GRACE
+    world.leases.renew(lease, world.now)
+    world.later(GRACE)
+    assert (lease.state, lease.reason) == ("expired", "its time limit of 600 s is over")
+
+
+def test_a_limit_shorter_than_the_warning_is_kept_too() -> None:
+    world = make()
+    lease = world.ask("a", time_limit=10.0)
+    world.later(0)
+    assert lease.ending is not None
+    world.later(10)
+    assert lease.state == "expired"
+
+
+def test_a_lease_with_a_limit_still_expires_unrenewed() -> None:
+    world = make()
+    lease = world.ask("a", time_limit=1000.0)
+    lease.expires = world.now + 30
+    world.ledger.remind(lease.expires, lease.id)
+    world.later(30)
+    assert lease.reason.startswith("not renewed")
+
+
+def test_the_expected_start_is_when_enough_has_ended() -> None:
+    world = make()
+    for limit in (3000.0, 1000.0, 2000.0):
+        world.ask("a", time_limit=limit)
+    endless = world.ask("a")
+    assert [start(world, world.ask("b", gpus)) for gpus in (1, 2, 3)] == [1000.0, 2000.0, 3000.0]
+    four = world.ask("b", 4)
+    assert start(world, four) is None
+    world.end(endless)  # the first of them has it now
+    assert start(world, four) is None
+    assert start(world, world.ask("b", 3)) == 3000.0
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_who_ends_in_time_goes_before_who_has_waited_long(fair: bool) -> None:
+    world = make(fair=fair)
+    for _ in range(3):
+        world.ask("a", time_limit=1000.0)
+    large = world.ask("a", 4)
+    world.later(PATIENCE + 1)
+    left = 1000.0 - PATIENCE - 1
+    blocked = [world.ask("a", time_limit=left + 1), world.ask("a")]
+    assert [str(lease.state) for lease in blocked] == ["queued", "queued"]
+    assert "waited long" in world.ledger.queue[blocked[0].id].reason
+    fills = world.ask("a", time_limit=left)
+    assert fills.state == "active"
+    world.later(left)
+    assert (large.state, fills.state) == ("active", "expired")
+
+
+def test_who_waits_already_fills_in_when_there_is_room() -> None:
+    world = make()
+    last = world.ask("a")
+    for _ in range(3):
+        world.ask("a", time_limit=1000.0)
+    large = world.ask("a", 3, hosts="same")
+    long, short = world.ask("b"), world.ask("b", time_limit=500.0)
+    world.later(PATIENCE + 1)
+    world.end(last)
+    assert [str(lease.state) for lease in (large, long, short)] == ["queued", "queued", "active"]
+
+
+def test_nothing_is_filled_in_where_the_start_is_not_known() -> None:
+    world = make()
+    for _ in range(3):
+        world.ask("a")
+    world.ask("a", 4)
+    world.later(PATIENCE + 1)
+    assert world.ask("b", time_limit=1.0).state == "queued"
+
+
+def test_a_limit_holds_when_a_warning_for_others_is_taken_back() -> None:
+    world = QueueWorld(Quota("a", gpus=0, borrow=True), Quota("b", gpus=4))
+    lent = [world.ask("a", beyond="borrow", time_limit=GRACE + 100.0) for _ in range(4)]
+    world.later(90)
+    owner = world.ask("b")
+    assert lent[3].ending is not None and lent[3].ending.state == "reclaimed"
+    world.later(20)
+    world.end(owner)
+    assert lent[3].ending is None
+    world.later(50)
+    assert [str(lease.state) for lease in lent] == ["expired"] * 4
