@@ -122,7 +122,8 @@ struct sg_run {
     const struct sg_module *module;
     unsigned char *parameters;
     uint32_t shared_bytes, threads, warps;
-    uint32_t shared_top; /* where dynamic shared memory begins */
+    uint32_t shared_top;      /* where dynamic shared memory begins */
+    uint32_t shared_reserved; /* and behind all, in modules that name it, CUDA's own part */
     uint32_t cluster_dim[3], cluster_size;
     uint64_t grid_id;
     struct sg_extent extents[SG_EXTENTS];

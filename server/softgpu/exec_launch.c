@@ -53,7 +53,9 @@ static CUresult check_shape(struct sg_run *run)
     uint64_t shared = (uint64_t)info->static_shared_bytes + l->dynamic_shared_bytes;
     if (shared > SG_MAX_SHARED)
         return refuse(run, "more shared memory than a block may have");
-    run->shared_bytes = (uint32_t)shared;
+    run->shared_reserved = ((uint32_t)shared + 15) / 16 * 16;
+    run->shared_bytes = run->module->reserves_shared ? run->shared_reserved + SG_SHARED_RESERVED
+                                                     : (uint32_t)shared;
     return check_cluster(run);
 }
 

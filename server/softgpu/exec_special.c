@@ -143,7 +143,9 @@ static uint64_t of_block(const struct sg_warp *w, uint32_t special)
     case SG_X_DYNAMIC_SMEM:
         return launch->dynamic_shared_bytes;
     case SG_X_TOTAL_SMEM:
-        return run->shared_bytes;
+        return run->function->info.static_shared_bytes + launch->dynamic_shared_bytes;
+    case SG_X_RESERVED_SMEM:
+        return run->shared_reserved;
     case SG_X_ENVREG1:
         return launch->cooperative ? SG_WINDOW_GRID >> 32 : 0;
     case SG_X_ENVREG2:

@@ -24,6 +24,8 @@
 
 #include <cuda.h>
 
+#define SG_SHARED_RESERVED 1024u /* of shared memory, CUDA's own part of each block */
+
 #define SG_DEVICE_ADDRESS_LIMIT ((uint64_t)1 << 56)
 
 struct sg_image;    /* ptx_image.h */

@@ -142,6 +142,7 @@ enum sg_special {
     SG_X_GLOBALTIMER_HI,
     SG_X_DYNAMIC_SMEM,
     SG_X_TOTAL_SMEM,
+    SG_X_RESERVED_SMEM,
     SG_X_CLUSTERID_X,
     SG_X_CLUSTERID_Y,
     SG_X_CLUSTERID_Z,
@@ -301,7 +302,8 @@ struct sg_module {
     uint32_t global_count, global_capacity;
     struct sg_shared **shared;
     uint32_t shared_count, shared_capacity;
-    uint32_t target; /* 75 for sm_75 */
+    uint32_t target;      /* 75 for sm_75 */
+    bool reserves_shared; /* a function of it names the part of shared memory that is CUDA's own */
     bool placed;
 };
 

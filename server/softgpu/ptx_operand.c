@@ -38,6 +38,7 @@ static bool special_take(struct sg_parser *p, struct sg_atom *atom, struct sg_to
         return false;
     atom->kind = SG_E_SPECIAL;
     atom->slot = (uint32_t)special;
+    p->module->reserves_shared |= special == SG_X_RESERVED_SMEM;
     return true;
 }
 

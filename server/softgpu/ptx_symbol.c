@@ -142,7 +142,7 @@ static const struct { const char *name; int special; } specials[] = {
     {"%clock64", SG_X_CLOCK64}, {"%globaltimer", SG_X_GLOBALTIMER},
     {"%globaltimer_lo", SG_X_GLOBALTIMER_LO}, {"%globaltimer_hi", SG_X_GLOBALTIMER_HI},
     {"%dynamic_smem_size", SG_X_DYNAMIC_SMEM}, {"%total_smem_size", SG_X_TOTAL_SMEM},
-    {"%aggr_smem_size", SG_X_TOTAL_SMEM},
+    {"%aggr_smem_size", SG_X_TOTAL_SMEM}, {"%reserved_smem_offset_1", SG_X_RESERVED_SMEM},
     {"%clusterid.x", SG_X_CLUSTERID_X}, {"%clusterid.y", SG_X_CLUSTERID_Y},
     {"%clusterid.z", SG_X_CLUSTERID_Z}, {"%nclusterid.x", SG_X_NCLUSTERID_X},
     {"%nclusterid.y", SG_X_NCLUSTERID_Y}, {"%nclusterid.z", SG_X_NCLUSTERID_Z},

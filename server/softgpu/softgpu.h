@@ -47,7 +47,6 @@ int sg_driver_version(void);
 #define SG_SHARED_STATIC (48u << 10)
 #define SG_SHARED_OPTIN (227u << 10)
 #define SG_SHARED_PER_SM (228u << 10)
-#define SG_SHARED_RESERVED 1024u /* per block */
 
 /* ---- live objects (core.c) ---- */
 enum sg_kind {

@@ -148,6 +148,33 @@ static void fat_binaries(void)
     EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "no such file"));
 }
 
+/* What cooperative groups of several warps keep beside the program's own shared memory. */
+static void reserved_shared(void)
+{
+    static const char ptx[] =
+        ".version 8.0\n.target sm_80\n.address_size 64\n"
+        ".extern .shared .align 16 .b8 own[];\n"
+        ".visible .entry reserved(.param .u64 out)\n{\n"
+        "  .reg .b32 %r<4>;\n  .reg .b64 %d<2>;\n  ld.param.u64 %d1, [out];\n"
+        "  mov.u32 %r1, %reserved_smem_offset_1;\n  mov.u32 %r2, %total_smem_size;\n"
+        "  st.shared.u32 [own], 1;\n  st.shared.u32 [%r1+284], 7;\n"
+        "  ld.shared.u32 %r3, [%r1+284];\n"
+        "  st.global.v4.u32 [%d1], {%r1, %r2, %r3, 0};\n  ret;\n}\n";
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr out;
+    unsigned said[4] = {0};
+    void *parameters[] = {&out};
+    OK(cuMemAlloc(&out, sizeof(said)));
+    OK(cuModuleLoadData(&module, ptx));
+    OK(cuModuleGetFunction(&function, module, "reserved"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 64, NULL, parameters, NULL));
+    OK(cuMemcpyDtoH(said, out, sizeof(said)));
+    CHECK(said[0] >= 64 && said[1] == 64 && said[2] == 7);
+    OK(cuModuleUnload(module));
+    OK(cuMemFree(out));
+}
+
 #define HEAD ".version 7.5\n.target sm_75\n.address_size 64\n"
 
 /* What a template comes to in each file that uses it, a variable of that file alone, as the texts of
@@ -443,6 +470,7 @@ int main(void)
     fat_binaries();
     linking();
     linking_weak();
+    reserved_shared();
     graphs(inc);
     gone_under_a_graph(false);
     gone_under_a_graph(true);
