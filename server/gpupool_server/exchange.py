@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 
 from gpupool_common import logs
 from gpupool_common.closer import Closer, take_no_descriptors
+from gpupool_common.relay_limits import Budgets
 from gpupool_server.ranks import Ranks
 from gpupool_server.rundir import Meta
 from gpupool_server.session import Session
@@ -34,6 +35,11 @@ from gpupool_server.worker import WorkerError
 _QUESTION = re.compile(rb"bring ([0-9]{1,20}) ([0-9a-f]{12}) ([0-9a-f]{32})")
 _RANK = re.compile(rb"(rank|left) ([0-9a-f]{32})")
 MOST = 128
+
+#: What is heard of one tenant's workers a second, and at once; who says more waits, as each word
+#: keeps the loop from others and may lead to another worker.
+QUESTION_RATE, QUESTION_BURST = 500.0, 2000.0
+PAUSE = 0.02
 
 #: What a worker says that has nothing behind a token, and what is said of one that is none's.
 NOTHING = b"none\n"
@@ -65,6 +71,7 @@ class Exchange:
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._closer = Closer()
         self._ranks = Ranks()
+        self._budgets = Budgets(QUESTION_RATE, QUESTION_BURST)
         self._log = logs.get("exchange")
 
     def close(self) -> None:
@@ -100,6 +107,8 @@ class Exchange:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # it has gone
             while question := await loop.sock_recv(ours, MOST):
+                while not self._budgets.spend(session.meta.tenant.encode()):
+                    await asyncio.sleep(PAUSE)
                 if not await self._answer(session, ours, question):
                     break
 

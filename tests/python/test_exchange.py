@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from gpupool_common.relay_limits import Budgets
 from gpupool_server.exchange import Exchange, same_lease
 from gpupool_server.ranks import MOST_KEYS
 from gpupool_server.rundir import Meta
@@ -143,6 +144,25 @@ async def test_what_is_shared_keeps_nobody(make: Make, count: int) -> None:
         a.shares = [one.end.detach()] * count
         assert await b.ask(bring()) == (b"7 memory 1 x\n", min(count, 2))
         assert not one.waited
+
+
+async def test_who_asks_without_end_waits(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has others to answer: a tenant's workers are heard so often."""
+    spent: list[bytes] = []
+
+    def spend(budgets: Budgets, tenant: bytes) -> bool:
+        spent.append(tenant)
+        return len(spent) > 2
+
+    monkeypatch.setattr(Budgets, "spend", spend)
+    a, b = make(A), make(B)
+    assert await b.ask(bring()) == (b"7 memory 1 x\n", 1)
+    assert spent == [b"red"] * 3
+    assert len(a.asked) == 1
+    assert b.questions is not None
+    b.questions.send(b"rank " + TOKEN.encode())
+    assert await b.ask(bring()) == (b"7 memory 1 x\n", 1)
+    assert spent == [b"red"] * 5
 
 
 async def test_a_worker_that_says_nothing(make: Make) -> None:
