@@ -136,20 +136,25 @@ def test_a_drained_host_is_told_in_time(shell: Shell) -> None:
     )
 
 
-#: docs/jobs.md has it: who ends with 75 is started again.
-AGAIN = 'while :; do "$@"; code=$?; [ "$code" -eq 75 ] || exit "$code"; done'
-#: A job that begins behind its last checkpoint, and saves when it is told to.
+#: docs/jobs.md has it: who leaves the file, or had no room, is started again.
+AGAIN = (
+    'while :; do rm -f "$AGAIN"; "$@"; code=$?;'
+    ' [ "$code" -eq 75 ] || [ -e "$AGAIN" ] || exit "$code"; done'
+)
+#: A job that begins behind its last checkpoint, and saves when it is told to. It ends with 1, as
+#: torchrun does whatever its ranks end with.
 ELASTIC = (
     'step=$(cat "$0" 2> /dev/null || echo 0); echo "$step $GPUPOOL_SERVER";'
     ' [ "$step" -eq 0 ] || exit 0;'
     ' while [ ! -e "$GPUPOOL_NOTICE" ]; do step=$((step + 1)); sleep 0.05; done;'
-    ' echo "$step" > "$0"; exit 75'
+    ' echo "$step" > "$0"; : > "$AGAIN"; exit 1'
 )
 
 
 def test_an_elastic_job_goes_on_elsewhere(shell: Shell, tmp_path: Path) -> None:
     """On another host, behind the step that it has saved, when its own is drained."""
-    job = shell.start(*HALF, script=ELASTIC, checkpoint=tmp_path / "step", through=AGAIN)
+    through = f"export AGAIN={tmp_path}/again; {AGAIN}"
+    job = shell.start(*HALF, script=ELASTIC, checkpoint=tmp_path / "step", through=through)
     assert job.stdout is not None
     first, where = job.stdout.readline().split()
     node = next(name for name, url in shell.servers.items() if url == where)
