@@ -133,10 +133,12 @@ def test_the_launcher_runs_a_program(installed: Land, how: str) -> None:
 
 
 def test_an_older_python_is_told_which_it_needs(land: Land) -> None:
+    """A pip that knows the wheel's platform (20.3) names the Python, an older one no reason."""
     if land.python >= OLDEST:
         pytest.skip("its Python is new enough")
     if not (land.root / OWN[1:]).exists():
         made = land.run("python3", "-m", "venv", OWN)
         assert made.returncode == 0, made.explain()
     done = install(land, "--no-deps")
-    assert done.returncode != 0 and ">=3.11" in done.stderr, done.explain()
+    why = ">=3.11" if land.python >= (3, 9) else "is not a supported wheel on this platform"
+    assert done.returncode != 0 and why in done.stderr, done.explain()
