@@ -421,3 +421,21 @@ def test_what_is_missing_is_named(manager: Manager, monkeypatch: pytest.MonkeyPa
     assert "is gpupool-manager running there" in away
     tls = said(["node", "list", "--pool", manager.url.replace("http", "https")], env, 1)
     assert "pool at https://127.0.0.1" in tls and "write http:// there" in tls
+
+
+def test_a_tenant_may_borrow_and_has_a_weight(operator: Operator, green: str) -> None:
+    before = operator.json("quota", "show", green)
+    assert (before["weight"], before["borrow"]) == (1, False)
+    operator.do("quota", "set", green, "--weight", "3", "--borrow")
+    try:
+        operator.do("quota", "set", green, "--priority", "1")  # what is not named stays
+        shown = operator.do("quota", "show", green)
+        assert "weight:" in shown and "yes, now 0 GPUs" in shown
+        assert operator.json("quota", "show", green)["weight"] == 3
+        assert "--weight" in operator.do("quota", "set", green, "--weight", "0", code=2)
+        made = operator.json("lease", "create", "--tenant", green, *HALF, "--time", "2h")
+        assert (made["time_seconds"], made["borrowed"]) == (7200, False)
+        operator.do("lease", "release", made["id"])
+    finally:
+        priority = str(before["priority"])
+        operator.do("quota", "set", green, "--weight", "1", "--no-borrow", "--priority", priority)
