@@ -19,13 +19,14 @@ from gpupool_server.rundir import Meta
 #: the oldest is forgotten: it may have ended, and the word of that been lost.
 MOST_KEYS = 512
 
-#: Communicators that have lost a rank, and are told so to a rank that begins later.
+#: A lease's communicators that have lost a rank, and are told so to a rank that begins later.
 MOST_LOST = 1024
 
 Tell = Callable[[bytes], None]
 
-#: A communicator: whose, and its key.
-Where = tuple[str | None, str | None, str | None, bytes]
+#: A lease, and a communicator: whose, and its key.
+Owner = tuple[str | None, str | None, str | None]
+Where = tuple[Owner, bytes]
 
 
 @dataclass
@@ -34,8 +35,12 @@ class _Member:
     tell: Tell
     keys: dict[bytes, None] = field(default_factory=dict)  # the oldest first
 
+    @property
+    def owner(self) -> Owner:
+        return (self.meta.tenant, self.meta.group, self.meta.lease)
+
     def where(self, key: bytes) -> Where:
-        return (self.meta.tenant, self.meta.group, self.meta.lease, key)
+        return (self.owner, key)
 
 
 class Ranks:
@@ -44,7 +49,8 @@ class Ranks:
     def __init__(self) -> None:
         self._members: dict[str, _Member] = {}
         self._sessions: dict[Where, set[str]] = {}
-        self._lost: OrderedDict[Where, None] = OrderedDict()
+        #: Of leases that have a session, so that none can make another's be forgotten.
+        self._lost: dict[Owner, OrderedDict[bytes, None]] = {}
 
     def admit(self, meta: Meta, tell: Tell) -> None:
         """A session begins to say what it has, and can be told."""
@@ -59,7 +65,7 @@ class Ranks:
         where = member.where(key)
         member.keys[key] = None
         self._sessions.setdefault(where, set()).add(session)
-        if where in self._lost:
+        if key in self._lost.get(member.owner, ()):
             member.tell(b"lost " + key)
 
     def ended(self, session: str, key: bytes) -> None:
@@ -75,19 +81,22 @@ class Ranks:
         for key in member.keys if member else ():
             assert member is not None
             self._leave(session, member.where(key))
+        if member and all(other.owner != member.owner for other in self._members.values()):
+            self._lost.pop(member.owner, None)
 
     def over(self, session: str) -> None:
         """It is over: whoever has ranks of its communicators is told."""
         member = self._members[session]
+        lost = self._lost.setdefault(member.owner, OrderedDict())
+        for key in member.keys:
+            lost[key] = None
+            lost.move_to_end(key)
+        while len(lost) > MOST_LOST:
+            lost.popitem(last=False)
         self.forget(session)
         for key in member.keys:
-            where = member.where(key)
-            self._lost[where] = None
-            self._lost.move_to_end(where)
-            for other in self._sessions.get(where, ()):
+            for other in self._sessions.get(member.where(key), ()):
                 self._members[other].tell(b"lost " + key)
-        while len(self._lost) > MOST_LOST:
-            self._lost.popitem(last=False)
 
     def _leave(self, session: str, where: Where) -> None:
         others = self._sessions[where]

@@ -15,7 +15,7 @@ import pytest
 
 from gpupool_common.relay_limits import Budgets
 from gpupool_server.exchange import Exchange, same_lease
-from gpupool_server.ranks import MOST_KEYS
+from gpupool_server.ranks import MOST_KEYS, MOST_LOST
 from gpupool_server.rundir import Meta
 from gpupool_server.session import Session
 from gpupool_server.worker import Control
@@ -274,3 +274,20 @@ async def test_of_too_many_ranks_the_oldest_is_forgotten(make: Make) -> None:
     a.questions.close()
     assert await hears(b) == b"lost %032x" % 1
     await say(b)
+
+
+async def test_what_one_lease_loses_lets_no_others_be_forgotten(make: Make) -> None:
+    a, b = make(A), make(B)
+    await say(a, b"rank " + KEY)
+    await say(b)
+    assert a.questions is not None
+    a.questions.close()
+    for number in range(0, MOST_LOST + 1, MOST_KEYS):
+        other = make(f"{number:012x}", lease="other")
+        await say(other, *(b"rank %032x" % (number + i) for i in range(MOST_KEYS)))
+        assert other.questions is not None
+        other.questions.close()
+    await say(make("dddddddddddd", lease="other"))
+    assert b.questions is not None
+    b.questions.send(b"rank " + KEY)
+    assert await hears(b) == b"lost " + KEY
