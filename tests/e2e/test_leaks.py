@@ -1,4 +1,4 @@
-"""Two thousand short sessions leave nothing behind: neither in the server nor beside it."""
+"""A thousand short sessions leave nothing behind: neither in the server nor beside it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from harness import PATIENCE, PoolServer, skip_unless_open, wait_until
 from toolchain import Toolchain
 
-SESSIONS = 2000
+SESSIONS = 1000
 #: What the first sessions make the server keep for good: modules, buffers, caches.
 WARM_UP = 100
 AT_A_TIME = 8
 
 #: A session that left one small object behind would leave more than this.
-GROWTH_KIB = 4096
+GROWTH_KIB = 2048
 #: What asks files and arbiters has a thread more when one of them is slow, and keeps it.
 SPARE_THREADS = 16
 
@@ -72,7 +72,7 @@ def run_sessions(server: PoolServer, binary: Path, count: int) -> None:
 
 @pytest.mark.alone  # it keeps every core busy, and looks at what a server holds when it is idle
 @pytest.mark.timeout(600)
-def test_two_thousand_sessions_leave_nothing(
+def test_a_thousand_sessions_leave_nothing(
     toolchain: Toolchain, make_server: Callable[..., PoolServer]
 ) -> None:
     binary = toolchain.driver_program("driver_short")

@@ -64,9 +64,10 @@ def test_every_stage_is_in_one_lane(stages: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stages, "Beside", NoLane)
     monkeypatch.setattr(stages, "run_stages", run)
     stages.run_all(None)
-    beside, waiting, *rest = begun
-    assert beside[0] == "beside" and rest == [["over"], ["end"], ["alone"]]
-    assert sorted([*beside[1:], *waiting, "alone"]) == sorted(stages.STAGES)
+    lanes, (waiting, *rest) = begun[:2], begun[2:]
+    assert [lane.pop(0) for lane in lanes] == ["beside"] * 2
+    assert rest == [["over"]] * 2 + [["end"]] * 2 + [["alone"]]
+    assert sorted([*lanes[0], *lanes[1], *waiting, "alone"]) == sorted(stages.STAGES)
 
 
 def test_what_ran_beside_is_told_and_counted(
