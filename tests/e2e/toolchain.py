@@ -81,6 +81,7 @@ class Toolchain:
         self.cache = cache
         self.cache.mkdir(parents=True, exist_ok=True)
         self.home = _find_toolkit()
+        self._driver_programs: dict[tuple[str, Path, tuple[str, ...]], Path] = {}
 
     @cached_property
     def cuda13(self) -> Runtime:
@@ -170,7 +171,14 @@ class Toolchain:
         return self.driver_source(name, PROGRAMS / f"{name}.c", compiler)
 
     def driver_source(self, name: str, source: Path, compiler: tuple[str, ...] = ("gcc",)) -> Path:
-        """Build any C file that imports from libcuda.so.1 only."""
+        """Build any C file that imports from libcuda.so.1 only; in a process once."""
+        made = self._driver_programs.get((name, source, compiler))
+        if made is None:
+            made = self._driver_source(name, source, compiler)
+            self._driver_programs[name, source, compiler] = made
+        return made
+
+    def _driver_source(self, name: str, source: Path, compiler: tuple[str, ...]) -> Path:
         kernels = self.ptx("kernels")
         unit = self._build(
             f"{name}.o",
