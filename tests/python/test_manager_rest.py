@@ -61,6 +61,9 @@ async def test_a_manager_that_stops_is_not_ready(rest: Rest) -> None:
 # Tenants and quotas --------------------------------------------------------------------
 
 
+NOTHING = {"gpus": 0, "memory_bytes": 0, "compute_permille": 0, "sessions": 0}
+
+
 async def test_a_tenant_is_made_changed_and_removed(rest: Rest) -> None:
     made = await rest.ask("POST", "/tenants", {"name": "blue", "quota": {"gpus": 4}})
     assert made.status_code == 201
@@ -73,8 +76,11 @@ async def test_a_tenant_is_made_changed_and_removed(rest: Rest) -> None:
         "priority": 0,
         "models": None,
         "budgets": dict.fromkeys(TenantBudgets.model_fields),
-        "in_use": {"gpus": 0, "memory_bytes": 0, "compute_permille": 0, "sessions": 0},
-        "queued": {"gpus": 0, "memory_bytes": 0, "compute_permille": 0, "sessions": 0},
+        "weight": 1,
+        "borrow": False,
+        "in_use": NOTHING,
+        "queued": NOTHING,
+        "borrowed": NOTHING,
     }
     read = await rest.ask("GET", "/tenants/blue")
     assert (read.json(), read.headers["etag"]) == (made.json(), made.headers["etag"])
