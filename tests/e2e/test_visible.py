@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpupool_common import paths
-from harness import OURS, PATIENCE, TOKEN, PoolServer, Result
+from harness import OURS, PATIENCE, TOKEN, PoolServer, Result, wait_until
 from toolchain import Toolchain
 
 NVML = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
@@ -77,6 +77,7 @@ def test_nothing_visible_is_no_device_and_no_question(pair: Pair, visible: str) 
 
 
 def test_a_list_that_fits_no_device_is_said(pair: Pair) -> None:
+    wait_until(lambda: not any(server.sessions() for server in pair.servers), "others have ended")
     seen = pair.see("9")
     assert (seen.returncode, seen.stdout) == (0, "none\n"), seen.explain()
     (line,) = [text for text in seen.stderr.splitlines() if text.startswith(OURS)]
