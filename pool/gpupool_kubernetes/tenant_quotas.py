@@ -61,7 +61,9 @@ class TenantQuotas:
             before, etag = made.get("quota") or {}, None
         if any(before.get(key) != value for key, value in quota.items()):
             # What a TenantQuota cannot say stays.
-            kept: dict[str, Any] = {key: before[key] for key in ("weight", "borrow") if key in before}
+            kept: dict[str, Any] = {
+                key: before[key] for key in ("weight", "borrow") if key in before
+            }
             body = {**quota, **kept, "budgets": before.get("budgets") or {}}
             before = await self._manager.change(at("tenants", tenant, "quota"), body, etag)
         return InUse.model_validate(before.get("in_use") or {})
