@@ -122,16 +122,24 @@ static void comm_list(struct ncclComm *comm, uint64_t clique)
     pthread_mutex_unlock(&lock);
 }
 
+/* The worker's record of it goes as well. */
+static void comm_undo(struct ncclComm *comm)
+{
+    int32_t result;
+    gpc_nccl_table()->end(comm->id, 1, &result);
+    comm_free(comm);
+}
+
 /* The worker has made a record, and says `result` of it. */
 static ncclResult_t comm_begun(struct ncclComm *comm, CUresult r, int32_t result, uint64_t clique,
                                ncclComm_t *out)
 {
-    const struct gpc_communicator_table *t = gpc_nccl_table();
     ncclResult_t said = gpc_nccl_said(r, &result);
     if (said != ncclSuccess) {
         if (r == CUDA_SUCCESS)
-            t->end(comm->id, 1, &result);
-        comm_free(comm);
+            comm_undo(comm);
+        else
+            comm_free(comm);
         return said;
     }
     comm_list(comm, clique);
@@ -139,10 +147,22 @@ static ncclResult_t comm_begun(struct ncclComm *comm, CUresult r, int32_t result
     said = gpc_nccl_group_begun(comm);
     if (said == ncclSuccess || said == ncclInProgress)
         return said;
-    t->end(comm->id, 1, &result);
-    comm_free(comm);
+    comm_undo(comm);
     *out = NULL;
     return said;
+}
+
+/* Of no colour nothing comes. But the others' parts are made with this rank's help, so the call is
+ * over, in a group as well, when nothing of the parent is in progress. */
+static ncclResult_t comm_begun_without(struct ncclComm *parent, struct ncclComm *made, CUresult r,
+                                       int32_t result)
+{
+    ncclResult_t said = gpc_nccl_said(r, &result);
+    if (r == CUDA_SUCCESS)
+        comm_undo(made);
+    else
+        comm_free(made);
+    return said == ncclSuccess ? gpc_nccl_group_begun(parent) : said;
 }
 
 static uint64_t clique_of(const ncclUniqueId *id)
@@ -267,13 +287,9 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
     if (!made)
         return gpc_nccl_fail(ncclSystemError, "ncclCommSplit: no memory");
     CUresult begun = t->split(comm->id, &made->id, color, key, &told, &result);
-    r = comm_begun(made, begun, result, clique_below(comm, color), newcomm);
-    if (r != ncclSuccess || color != NCCL_SPLIT_NOCOLOR)
-        return r;
-    r = gpc_nccl_settle(comm); /* the others' parts are made with this rank's help */
-    ncclCommDestroy(made);
-    *newcomm = NULL;
-    return r;
+    return color == NCCL_SPLIT_NOCOLOR
+               ? comm_begun_without(comm, made, begun, result)
+               : comm_begun(made, begun, result, clique_below(comm, color), newcomm);
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,

@@ -41,6 +41,21 @@ static ncclResult_t reduce(const struct rank *r)
                           ncclSum, r->comm, r->stream);
 }
 
+/* A part of one rank alone: in a group no call waits for those that come behind it. */
+static void part_of_one(const ncclComm_t comms[2])
+{
+    ncclComm_t parts[2];
+    int count = 0;
+    NCCL(nccl.GroupStart());
+    NCCL(nccl.CommSplit(comms[0], NCCL_SPLIT_NOCOLOR, 0, &parts[0], NULL));
+    NCCL(nccl.CommSplit(comms[1], 1, 0, &parts[1], NULL));
+    NCCL(nccl.GroupEnd());
+    EXPECT(!parts[0] && parts[1], "the parts are %p and %p", (void *)parts[0], (void *)parts[1]);
+    NCCL(nccl.CommCount(parts[1], &count));
+    EXPECT(count == 1, "%d ranks", count);
+    NCCL(nccl.CommDestroy(parts[1]));
+}
+
 static void by_groups(void)
 {
     ncclComm_t comms[2];
@@ -59,6 +74,7 @@ static void by_groups(void)
         NCCL(nccl.GroupEnd());
     }
     expect("by groups");
+    part_of_one(comms);
     NCCL(nccl.CommDestroy(comms[0]));
     NCCL(nccl.CommDestroy(comms[1]));
 }

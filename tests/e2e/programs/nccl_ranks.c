@@ -116,6 +116,24 @@ static void captured(void)
     CU(cuGraphDestroy(graph));
 }
 
+/* Who has no colour has no part, whether the call waits or not. */
+static void part_that_does_not_block(void)
+{
+    const struct timespec moment = {.tv_nsec = 1000 * 1000};
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t part;
+    ncclResult_t state;
+    config.blocking = 0;
+    state = nccl.CommSplit(comm, rank == 0 ? 1 : NCCL_SPLIT_NOCOLOR, 0, &part, &config);
+    EXPECT(state == ncclSuccess || state == ncclInProgress, "the split gave %d", (int)state);
+    EXPECT((part != NULL) == (rank == 0), "rank %d is part %p", rank, (void *)part);
+    while (part && nccl.CommGetAsyncError(part, &state) == ncclSuccess && state == ncclInProgress)
+        nanosleep(&moment, NULL);
+    EXPECT(state == ncclSuccess || !part, "the state is %d", (int)state);
+    if (part)
+        NCCL(nccl.CommDestroy(part));
+}
+
 static void made_of_it(void)
 {
     ncclComm_t part;
@@ -137,6 +155,7 @@ static void made_of_it(void)
     EXPECT((part != NULL) == (rank == 0), "rank %d is part %p", rank, (void *)part);
     if (part)
         NCCL(nccl.CommDestroy(part));
+    part_that_does_not_block();
     NCCL(nccl.RedOpCreatePreMulSum(&tripled, &three, ncclInt32, ncclScalarHostImmediate, comm));
     NCCL(nccl.AllReduce(at(a), at(b), COUNT, ncclInt32, tripled, comm, stream));
     wait_stream();
