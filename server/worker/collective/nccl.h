@@ -35,6 +35,7 @@ struct gp_communicator {
     bool lost;      /* a session that had ranks of it is over */
     uint32_t parts; /* that were made of it */
     uint64_t told;  /* which server knows of it, by gpw_ipc_servers; 0: none */
+    /* as it has been since then; 0: it has not been looked at */
     uint64_t stuck_since, stuck_batch;
     bool given_up;        /* what waited for such a rank has been ended */
     void **registrations; /* NCCL's, by the numbers that the client has */

@@ -84,7 +84,7 @@ static bool waits(struct gpw_session *s, struct gp_communicator *c)
 
 static void look(struct gpw_session *s, struct gp_communicator *c, uint64_t now)
 {
-    bool same = waits(s, c) && c->batch == c->stuck_batch;
+    bool same = waits(s, c) && c->stuck_since && c->batch == c->stuck_batch;
     c->stuck_batch = c->batch;
     if (!same)
         c->stuck_since = now;
