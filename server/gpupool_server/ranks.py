@@ -85,16 +85,17 @@ class Ranks:
             self._lost.pop(member.owner, None)
 
     def over(self, session: str) -> None:
-        """It is over: whoever has ranks of its communicators is told."""
+        """It is over: whoever has ranks of its communicators is told, once of each of these."""
         member = self._members[session]
         lost = self._lost.setdefault(member.owner, OrderedDict())
+        news = [key for key in member.keys if key not in lost]
         for key in member.keys:
             lost[key] = None
             lost.move_to_end(key)
         while len(lost) > MOST_LOST:
             lost.popitem(last=False)
         self.forget(session)
-        for key in member.keys:
+        for key in news:
             for other in self._sessions.get(member.where(key), ()):
                 self._members[other].tell(b"lost " + key)
 

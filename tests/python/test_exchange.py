@@ -291,3 +291,19 @@ async def test_what_one_lease_loses_lets_no_others_be_forgotten(make: Make) -> N
     assert b.questions is not None
     b.questions.send(b"rank " + KEY)
     assert await hears(b) == b"lost " + KEY
+
+
+async def test_a_loss_is_told_once(make: Make) -> None:
+    """A worker that reads nothing for a while has room for so many words: none are said twice."""
+    room, half = 250, 125  # of 256 communicators that a worker may have; a socket takes some more
+    keys = [b"%032x" % number for number in range(room)]
+    a, *others = (make(f"{number:012x}") for number in range(1, 5))
+    await say(a, *(b"rank " + key for key in keys))
+    for number, other in enumerate(others):
+        await say(other, *(b"rank " + key for key in (keys if number == 2 else keys[:half])))
+    for other in others:
+        assert other.questions is not None
+        other.questions.close()
+        while other.session.questions is not None and not other.session.questions.done():
+            await asyncio.sleep(0.01)
+    assert [await hears(a) for _ in keys] == [b"lost " + key for key in keys]
