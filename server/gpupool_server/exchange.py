@@ -126,10 +126,9 @@ class Exchange:
             return False
         number, owner, token = found.groups()
         line, descriptors = await self._bring(session, owner.decode(), token.decode())
-        try:
+        with contextlib.suppress(OSError):  # it does not read, or has gone
             socket.send_fds(ours, [number + b" " + line], descriptors)
-        finally:
-            self._closer.close(*descriptors)
+        self._closer.close(*descriptors)
         return True
 
     async def _bring(self, session: Session, owner: str, token: str) -> tuple[bytes, list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import tempfile
@@ -307,3 +308,28 @@ async def test_a_loss_is_told_once(make: Make) -> None:
         while other.session.questions is not None and not other.session.questions.done():
             await asyncio.sleep(0.01)
     assert [await hears(a) for _ in keys] == [b"lost " + key for key in keys]
+
+
+async def test_who_does_not_read_is_answered_when_it_does(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers for which there is no room are dropped; those behind them are not."""
+    heard: list[bytes] = []
+
+    def spend(budgets: Budgets, tenant: bytes) -> bool:
+        heard.append(tenant)
+        return True
+
+    monkeypatch.setattr(Budgets, "spend", spend)
+    a = make(A)
+    await say(a)
+    assert a.questions is not None
+    a.questions.setblocking(False)
+    for number in range(400):
+        await asyncio.get_running_loop().sock_sendall(a.questions, bring("cccccccccccc", number))
+    while len(heard) < 401:
+        await asyncio.sleep(0.01)
+    with contextlib.suppress(BlockingIOError):
+        while a.questions.recv(512):
+            pass
+    await say(a)
