@@ -258,7 +258,7 @@ def _print_explanation(answer: Mapping[str, Any], as_json: bool) -> None:
         rows.append(("lease", answer["lease"]))
     rows.append(("decision", cell(answer, "decision")))
     if answer.get("expected_start") is not None:
-        rows.append(("starts", f"by {when(answer['expected_start'])}, if what runs keeps its time"))
+        rows.append(("room", f"by {when(answer['expected_start'])}, if nobody before it takes it"))
     placement = answer.get("placement") or {}
     rows += [(key, value) for key, value in placement.items() if isinstance(value, str | int)]
     sheet(rows)

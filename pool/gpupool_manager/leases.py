@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,8 +15,8 @@ from gpupool_manager.ledger import Ledger, least_use, request_of, within_quota
 from gpupool_manager.lending import Lending
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem, bad_field, not_found
-from gpupool_manager.quotas import Use, excesses, over_quota, use_of
-from gpupool_manager.records import Beyond, Ending, Grant, Lease, Quota
+from gpupool_manager.quotas import Use, check_priority, excesses, of_leases, over_quota, use_of
+from gpupool_manager.records import Beyond, Ending, Grant, Lease
 from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import Waiting
@@ -101,7 +102,7 @@ class Leases:
             raise Problem(409, "impossible", never)
         else:
             self._queue(transaction, lease, request, chance, asked.wait)
-            self._lending.reclaim(transaction)
+            self._reclaim(transaction)
         return lease
 
     def check(self, asked: LeaseRequest, now: float) -> PlacementRequest:
@@ -125,15 +126,11 @@ class Leases:
         ledger, tenant = self._ledger, lease.tenant
         quota, use = ledger.quotas[tenant], least_use(ledger, lease, request)
         found = excesses(quota, use, ledger.guaranteed(tenant), ledger.claimed(tenant))
-        if found and lease.beyond == "wait":
-            found = excesses(quota, use, Use(), Use())  # one day it must be within
-        if lease.beyond == "borrow" and quota.borrow:
-            found = []
-        if lease.beyond != "refuse":
-            # Neither lets a tenant fill the queue.
-            active, queued = (ledger.use(uses, tenant) for uses in (ledger.active, ledger.queued))
-            counted = excesses(Quota(tenant, sessions=quota.sessions), use, active, queued)
-            found = found or counted
+        # Neither lets a tenant fill the queue.
+        if lease.beyond == "wait":  # and one day it must be within
+            found = excesses(quota, use, Use(), Use()) or of_leases(found)
+        elif lease.beyond == "borrow" and quota.borrow:
+            found = of_leases(found)
         if found:
             raise over_quota(tenant, found)
 
@@ -159,28 +156,38 @@ class Leases:
 
     def _try_now(self, transaction: Transaction, lease: Lease, request: PlacementRequest) -> Chance:
         """A newcomer's chance: like everybody's, behind those who have waited too long."""
+        claimed = self._ledger.claimed(lease.tenant)
         if len(self._ledger.queue):
             reason = self.behind(lease, self._kinds(request, lease.tenant), transaction.now)
             if reason is not None:
-                return Chance(NoRoom(reason))
-        return self._chance(lease, request, self._ledger.claimed(lease.tenant))
+                over, barred = self._standing(lease, request, claimed)
+                return Chance(NoRoom(reason), over, not barred)
+        return self._chance(lease, request, claimed)
 
     def _chance(
         self, lease: Lease, request: PlacementRequest, claimed: Use, lend: bool = True
     ) -> Chance:
         """What can be given now: within the quota, or beyond it where nobody waits for it."""
         ledger, tenant = self._ledger, lease.tenant
-        quota, use = ledger.quotas[tenant], least_use(ledger, lease, request)
-        found = excesses(quota, use, ledger.guaranteed(tenant), claimed)
-        if ledger.tenants[tenant].disabled:
-            return Chance(NoRoom("tenant: disabled"), for_room=False)
-        if not found:
+        over, barred = self._standing(lease, request, claimed)
+        if barred:
+            return Chance(NoRoom(barred), for_room=False)
+        if not over:
             return Chance(self._place(within_quota(ledger, request, tenant)))
-        if lease.beyond != "borrow" or not quota.borrow:
-            return Chance(NoRoom("quota: " + "; ".join(map(str, found))), for_room=False)
         if not lend or ledger.queue.wanted(ledger.index.kinds(request)):
             return Chance(NoRoom(_NOT_LENT), over=True)
         return Chance(self._place(request), over=True)
+
+    def _standing(self, lease: Lease, request: PlacementRequest, claimed: Use) -> tuple[bool, str]:
+        """Whether it would borrow, and why its tenant can have nothing; empty: it can."""
+        ledger, tenant = self._ledger, lease.tenant
+        if ledger.tenants[tenant].disabled:
+            return False, "tenant: disabled"
+        quota, use = ledger.quotas[tenant], least_use(ledger, lease, request)
+        found = excesses(quota, use, ledger.guaranteed(tenant), claimed)
+        over = bool(found) and lease.beyond == "borrow" and quota.borrow
+        barred = of_leases(found) if over else found
+        return over and not barred, "quota: " + "; ".join(map(str, barred)) if barred else ""
 
     def behind(self, lease: Lease, kinds: frozenset[Kind], now: float) -> str | None:
         """Why a lease may take none of these kinds now: somebody goes first; None: it may."""
@@ -190,10 +197,12 @@ class Leases:
         return None
 
     def expected_start(self, lease: Lease, now: float) -> float | None:
-        """When a request that waits for room has some at the latest, as far as that is known."""
+        """When there is room for a request that waits for it, if nobody takes it; None: unknown."""
         waiting = self._ledger.queue.get(lease.id)
         if waiting is None or not waiting.group.for_room:
             return None
+        # What was granted since has made it later. Who overtakes by the old one does no harm.
+        self._backfill.forget()
         return self._backfill.start_of(waiting, now)
 
     def _place(self, request: PlacementRequest) -> Placement | NoRoom:
@@ -375,6 +384,9 @@ class Leases:
             )
             if blocker is not None:
                 group.reason = _behind(blocker)
+                # It must not pass for one that waits for room, and so hold others back.
+                group.over, barred = self._standing(waiting.lease, group.request, Use())
+                group.for_room = not barred
                 continue
             self._try_waiting(transaction, waiting, False)
             over = over or group.over
@@ -384,7 +396,11 @@ class Leases:
         for waiting in self._ledger.queue.heads(transaction.now) if over else ():
             if waiting.group.over:
                 self._try_waiting(transaction, waiting, True)
-        self._lending.reclaim(transaction)
+        self._reclaim(transaction)
+
+    def _reclaim(self, transaction: Transaction) -> None:
+        if self._lending.reclaim(transaction):
+            self._backfill.forget()  # others can begin at other times
 
     def _is_late(self, transaction: Transaction, waiting: Waiting) -> bool:
         group = waiting.group
@@ -431,9 +447,10 @@ class Leases:
 
     def sweep(self, transaction: Transaction) -> None:
         """End what has expired or waited for too long."""
-        due = self._ledger.due
+        due, first, last = self._ledger.due, math.inf, list[Lease]()
         for over in list(_ended(self._ledger.ending, transaction.now)):
             assert over.ending is not None
+            first = min(first, over.ending.at)
             self.finish(transaction, over, LeaseState(over.ending.state), over.ending.reason)
         while due and due[0][0] <= transaction.now:
             _, name = heapq.heappop(due)
@@ -448,13 +465,19 @@ class Leases:
                 unasked = f"nobody asked for it for {self._unasked:.0f} s"
                 self.finish(transaction, lease, LeaseState.TIMED_OUT, unasked)
             elif is_queued:
-                waited = f"no room within {lease.deadline - lease.created:.0f} s"
-                self.finish(transaction, lease, LeaseState.TIMED_OUT, waited)
+                last.append(lease)
             elif lease.time_end <= transaction.now:
                 self.finish(transaction, lease, LeaseState.EXPIRED, _time_is_over(lease))
             else:
                 unrenewed = f"not renewed for {lease.ttl:.0f} s"
                 self.finish(transaction, lease, LeaseState.EXPIRED, unrenewed)
+        # Who waits until the very moment in which GPUs come back gets them.
+        if any(lease.deadline >= first for lease in last):
+            self.pump(transaction)
+        for lease in last:
+            if lease.state == LeaseState.QUEUED:
+                waited = f"no room within {lease.deadline - lease.created:.0f} s"
+                self.finish(transaction, lease, LeaseState.TIMED_OUT, waited)
         self.pump(transaction)
 
 
@@ -470,14 +493,3 @@ def _ended(ending: Mapping[str, Lease], now: float) -> Iterator[Lease]:
 def _behind(blocker: Waiting) -> str:
     # Other tenants read this: whose request it is, and which, they may not know.
     return f"a request at priority {blocker.lease.priority} has waited long and goes first"
-
-
-def check_priority(quota: Quota, tenant: str, priority: int) -> None:
-    """Problem with the numbers if the quota does not allow it."""
-    if priority > quota.priority:
-        raise Problem(
-            403,
-            "over-quota",
-            f"tenant '{tenant}': priority {priority} asked, quota {quota.priority}",
-            limits=[{"quantity": "priority", "asked": priority, "quota": quota.priority}],
-        )

@@ -91,6 +91,10 @@ class Ledger:
         if lease.state == LeaseState.ACTIVE:
             # Renewals are not written down, so each gets a whole period again.
             lease.expires = max(lease.expires or now, now + lease.ttl)
+            if lease.ending is not None and lease.ending.state == "reclaimed":
+                # Renewals tell of it, too: its programs may not have heard of it yet.
+                at = max(lease.ending.at, now + self.queue.rules.grace)
+                lease.ending = replace(lease.ending, at=at)
             for grant in lease.grants:
                 self.index.take(grant.gpu, grant.memory_bytes, grant.share_permille)
             self.track(lease)
@@ -184,11 +188,11 @@ class Ledger:
 
     def guaranteed(self, tenant: str) -> Use:
         """What a tenant has of its quota: without what it borrows."""
-        return self.use(self.active, tenant).less(self.use(self.borrowed, tenant))
+        return _own(self.use(self.active, tenant), self.use(self.borrowed, tenant))
 
     def claimed(self, tenant: str) -> Use:
         """What waits and counts against the quota already."""
-        return self.use(self.queued, tenant).less(self.use(self.pending, tenant))
+        return _own(self.use(self.queued, tenant), self.use(self.pending, tenant))
 
     def share(self, tenant: str) -> float:
         """The part of the pool that a tenant has of what it has most of, by its weight."""
@@ -250,6 +254,11 @@ class Ledger:
 
     def leases_of(self, tenant: str) -> Iterable[Lease]:
         return (lease for lease in self.leases.values() if lease.tenant == tenant)
+
+
+def _own(all_of_it: Use, beyond: Use) -> Use:
+    """What is within a quota. Leases themselves are not lent, so each of them counts."""
+    return replace(all_of_it.less(beyond), sessions=all_of_it.sessions)
 
 
 def _id(record: Lease | Token) -> str:

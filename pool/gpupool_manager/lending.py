@@ -8,6 +8,7 @@ something changes, so a lease that is not needed any more is kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, least_use, within_quota
@@ -38,7 +39,8 @@ class Lending:
         ledger = self._ledger
         for lease in list(ledger.lent.values()):
             quota = ledger.quotas[lease.tenant]
-            if excesses(quota, use_of(lease), ledger.guaranteed(lease.tenant), Use()):
+            more = replace(use_of(lease), sessions=0)  # the lease itself counts already
+            if excesses(quota, more, ledger.guaranteed(lease.tenant), Use()):
                 continue
             ledger.mark(lease, False)
             if _is_reclaimed(lease):
@@ -46,11 +48,12 @@ class Lending:
             transaction.put(lease)
             transaction.log("lease.covered", lease.id, lease.tenant)
 
-    def reclaim(self, transaction: Transaction) -> None:
-        """Warn those leases whose GPUs are owed to others, and no others."""
-        ledger = self._ledger
+    def reclaim(self, transaction: Transaction) -> bool:
+        """Warn those leases whose GPUs are owed to others, and no others; whether one ends at
+        another time than before."""
+        ledger, before = self._ledger, len(transaction.events)
         if not ledger.lent:
-            return
+            return False
         needed = self._needed(transaction.now)
         for lease in list(ledger.lent.values()):
             if lease.id in needed and lease.ending is None:
@@ -59,6 +62,7 @@ class Lending:
                 ledger.announce(lease, None)
                 transaction.put(lease)
                 transaction.log("lease.kept", lease.id, lease.tenant)
+        return len(transaction.events) > before
 
     def _needed(self, now: float) -> set[str]:
         """The leases that must end for those who wait within their quotas, as few as will do."""

@@ -89,8 +89,24 @@ def excesses(quota: Quota, asked: Use, active: Use, queued: Use) -> list[Excess]
     return found
 
 
+def of_leases(found: list[Excess]) -> list[Excess]:
+    """The excess of leases themselves, which are never lent."""
+    return [excess for excess in found if excess.quantity == "sessions"]
+
+
 def over_quota(tenant: str, found: list[Excess]) -> Problem:
     """403 with the numbers."""
     numbers: list[dict[str, Any]] = [asdict(excess) for excess in found]
     detail = f"tenant '{tenant}': " + "; ".join(map(str, found))
     return Problem(403, "over-quota", detail, limits=numbers)
+
+
+def check_priority(quota: Quota, tenant: str, priority: int) -> None:
+    """Problem with the numbers if the quota does not allow it."""
+    if priority > quota.priority:
+        raise Problem(
+            403,
+            "over-quota",
+            f"tenant '{tenant}': priority {priority} asked, quota {quota.priority}",
+            limits=[{"quantity": "priority", "asked": priority, "quota": quota.priority}],
+        )

@@ -15,10 +15,10 @@ from gpupool_common.lease import LeaseState
 from gpupool_common.node_protocol import GrantChange
 from gpupool_common.sizes import WHOLE_GPU, format_part, format_size
 from gpupool_manager.index import kind_of, one_of_a_kind
-from gpupool_manager.leases import Leases, check_priority
+from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger, request_of
 from gpupool_manager.problems import Problem, bad_field
-from gpupool_manager.quotas import Use, excesses, over_quota, use_of
+from gpupool_manager.quotas import Use, check_priority, excesses, over_quota, use_of
 from gpupool_manager.records import Grant, Lease, Limits, Resize
 from gpupool_manager.scheduler import could_ever
 from gpupool_manager.transaction import Transaction
@@ -84,6 +84,15 @@ class Resizes:
         if found := [excess for excess in found if excess.asked > 0]:
             raise over_quota(tenant, found)
 
+    def _check_pending(self, changed: Lease, more: Use) -> None:
+        """Of what may wait for its quota nothing counts, but one day it must be within."""
+        quota = self._ledger.quotas[changed.tenant]
+        if changed.beyond == "borrow" and quota.borrow:
+            return
+        found = excesses(quota, use_of(changed), Use(), Use())
+        if found := [each for each in found if getattr(more, each.quantity) > 0]:
+            raise over_quota(changed.tenant, found)
+
     def _change_waiting(self, transaction: Transaction, lease: Lease, after: Limits) -> None:
         """It keeps its place among those of its priority."""
         ledger = self._ledger
@@ -91,7 +100,10 @@ class Resizes:
         changed.limits = after
         more, less = use_of(changed), use_of(lease)
         more.add(less, -1)
-        self._check_quota(lease, more)
+        if lease.beyond == "refuse":
+            self._check_quota(lease, more)
+        else:
+            self._check_pending(changed, more)
         request = request_of(changed, ledger.quotas[lease.tenant])
         if (never := could_ever(ledger.index, request)) is not None:
             raise Problem(409, "impossible", never)

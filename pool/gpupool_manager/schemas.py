@@ -436,8 +436,8 @@ class ExplainOut(BaseModel):
     gpus: list[VerdictOut]
     expected_start: datetime | None = Field(
         default=None,
-        description="of one that waits for room: when enough of what runs has ended by its"
-        " time limit; null: that is not known",
+        description="of one that waits for room: when enough of what runs has ended by its time"
+        " limit, if nobody before it takes that; null: it is not known",
     )
 
 

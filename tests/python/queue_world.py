@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from gpupool_common.lease import LeaseState
@@ -11,6 +12,7 @@ from gpupool_manager.ledger import Ledger
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.quotas import Use, excesses
 from gpupool_manager.records import Gpu, Lease, Node, Quota, Tenant
+from gpupool_manager.resizes import Resizes
 from gpupool_manager.store import Loaded
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import OrderRules, Waiting
@@ -50,11 +52,29 @@ class QueueWorld:
         patience: float = 60.0,
     ) -> None:
         self.now = 1_000_000.0
-        order = order or OrderRules(fair=True)
-        self.ledger = Ledger(loaded(nodes, gpus, list(quotas)), self.now, "e", order)
-        self.leases = Leases(self.ledger, patience, 10_000, 1e9)
+        self._order = order or OrderRules(fair=True)
+        self._patience = patience
+        self._loaded = loaded(nodes, gpus, list(quotas))
+        self._load()
         #: What the last change has told those who watch.
         self.events: list[str] = []
+
+    def _load(self) -> None:
+        self.ledger = Ledger(self._loaded, self.now, "e", self._order)
+        self.leases = Leases(self.ledger, self._patience, 10_000, 1e9)
+
+    def restart(self) -> None:
+        """Another manager begins with what this one has written down."""
+        self._loaded.leases[:] = self.ledger.leases.values()
+        self._load()
+        transaction = Transaction(self.now)
+        self.leases.sweep(transaction)
+        self._note(transaction)
+
+    def resize(self, lease: Lease, **wanted: int) -> None:
+        transaction = Transaction(self.now)
+        Resizes(self.ledger, self.leases, Counter()).change(transaction, lease, wanted)
+        self._note(transaction)
 
     def ask(self, tenant: str, gpus: int = 1, wait: float = 1e6, **more: Any) -> Lease:
         """A request for whole GPUs, unless ``part`` says how many thousandths of each."""

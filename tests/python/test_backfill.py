@@ -114,3 +114,28 @@ def test_a_limit_holds_when_a_warning_for_others_is_taken_back() -> None:
     assert lent[3].ending is None
     world.later(50)
     assert [str(lease.state) for lease in lent] == ["expired"] * 4
+
+
+def test_the_expected_start_counts_what_was_granted_since() -> None:
+    world = make()
+    world.ask("a", 3, time_limit=1000.0)
+    large = world.ask("b", 4)
+    assert start(world, large) == 1000.0
+    world.ask("a")
+    assert start(world, large) is None
+
+
+def test_who_fills_in_does_not_delay_what_leases_are_taken_back_for() -> None:
+    borrows = [Quota(name, gpus=0, borrow=True) for name in "ac"]
+    world = QueueWorld(*borrows, Quota("b", gpus=5), Quota("d"), gpus=6, order=OrderRules())
+    world.ask("b")
+    lent = world.ask("a", 4, beyond="borrow", time_limit=1000.0)
+    owner = world.ask("b", 5, beyond="wait")
+    world.later(PATIENCE + 1)
+    world.ask("c", 2, beyond="borrow", time_limit=500.0)
+    world.ledger.quotas["b"].gpus = 6
+    world.pump()  # when c is looked at nothing is taken back yet
+    assert lent.ending is not None
+    assert world.ask("d", time_limit=500.0).state == "queued"
+    world.later(GRACE)
+    assert owner.state == "active"

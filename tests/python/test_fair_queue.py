@@ -137,6 +137,35 @@ def test_nobody_fills_the_queue_with_what_may_wait() -> None:
         world.ask("a", beyond="wait")
 
 
+def test_who_waits_for_the_quota_counts_for_that_behind_others_too() -> None:
+    quotas = (Quota("a", gpus=1), Quota("b"), Quota("c", gpus=0, borrow=True))
+    world = QueueWorld(*quotas, order=OrderRules())
+    world.ask("a")
+    world.ask("b", 2)
+    first = world.ask("b", 4)
+    world.now += 61.0
+    waits, lent = world.ask("a", beyond="wait"), world.ask("c", beyond="borrow")
+    for _ in range(2):
+        assert "waited long" in world.ledger.queue[waits.id].reason
+        assert not world.ledger.queue[waits.id].group.for_room
+        assert world.ledger.queue[lent.id].group.over
+        world.restart()
+    world.end(first)
+    assert states(waits, lent) == ["queued", "active"]
+
+
+def test_what_waits_may_not_grow_beyond_what_the_quota_can_ever_be() -> None:
+    world = QueueWorld(Quota("a", compute_permille=1000))
+    held = world.ask("a", part=900)
+    waits = world.ask("a", part=500, beyond="wait")
+    with pytest.raises(Problem, match="1200|120%"):
+        world.resize(waits, share_permille=1200, ceiling_permille=1200)
+    world.resize(waits, share_permille=800)  # which the quota will have room for
+    assert states(waits) == ["queued"]
+    world.end(held)
+    assert states(waits) == ["active"]
+
+
 # Borrowing and its end -----------------------------------------------------------------
 
 
@@ -167,6 +196,39 @@ def test_the_owner_gets_its_quota_after_a_warning() -> None:
     assert states(owner, leases[3]) == ["active", "reclaimed"]
     assert "borrowed" in leases[3].reason
     assert world.ledger.borrowed["a"].gpus == 1 and not world.ledger.ending
+
+
+def test_leases_themselves_are_never_lent() -> None:
+    world = QueueWorld(Quota("a", gpus=2, sessions=2, borrow=True), Quota("b"), gpus=8)
+    leases = [world.ask("a"), world.ask("a", 2, beyond="borrow")]
+    with pytest.raises(Problem, match="sessions: 1 asked, 2 in use, quota 2"):
+        world.ask("a")
+    world.end(leases[0])
+    assert not leases[1].borrowed  # it was one of them already
+    held = world.ask("b", 6)
+    waits = world.ask("a", beyond="borrow")
+    world.ledger.quotas["a"].sessions = 1
+    world.end(held)
+    assert states(waits) == ["queued"]
+    assert world.ledger.queue[waits.id].reason == "quota: sessions: 1 asked, 1 in use, quota 1"
+
+
+def test_who_waits_until_the_gpus_come_back_gets_them() -> None:
+    world, leases = borrowing()
+    owner = world.ask("b", wait=GRACE)
+    world.later(GRACE)
+    assert states(owner, leases[3]) == ["active", "reclaimed"]
+
+
+def test_a_manager_that_starts_again_gives_the_whole_warning() -> None:
+    world, leases = borrowing()
+    owner = world.ask("b")
+    world.now += GRACE + 1  # nobody could hear of it
+    world.restart()
+    assert states(owner, leases[3]) == ["queued", "active"]
+    assert leases[3].ending is not None and leases[3].ending.at == world.now + GRACE
+    world.later(GRACE)
+    assert states(owner, leases[3]) == ["active", "reclaimed"]
 
 
 def test_a_gang_gets_all_its_gpus_or_none() -> None:
@@ -258,11 +320,12 @@ def test_a_lease_that_is_borrowed_may_not_be_asked_for_without_leave() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["ask", "ask", "ask", "end", "later"]),
+        st.sampled_from(["ask", "ask", "ask", "end", "later", "restart"]),
         st.sampled_from("abc"),
         st.integers(1, 4),
         st.sampled_from(["refuse", "wait", "borrow"]),
         st.integers(0, 30),
+        st.sampled_from([None, None, 100.0, 1000.0]),
     ),
     max_size=40,
 )
@@ -277,6 +340,11 @@ def check(world: QueueWorld) -> None:
         own = sum(len(lease.grants) for lease in live if not lease.borrowed)
         assert own == ledger.guaranteed(tenant).gpus
         assert quota.gpus is None or own <= quota.gpus
+        assert quota.sessions is None or len(live) <= quota.sessions
+    world.pump()
+    for waiting in ledger.queue.heads(world.now):
+        for_room = waiting.group.for_room and not waiting.group.over
+        assert for_room == world.is_within(waiting.lease), waiting.reason
     coming = [lease for lease in ledger.lent.values() if lease.ending is not None]
     with Trial(ledger.index) as trial:
         for lease in ledger.lent.values():
@@ -291,24 +359,29 @@ def check(world: QueueWorld) -> None:
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.booleans())
 def test_quotas_hold_and_nothing_is_granted_twice(
-    steps: list[tuple[str, str, int, Beyond, int]], fair: bool
+    steps: list[tuple[str, str, int, Beyond, int, float | None]], fair: bool
 ) -> None:
     world = QueueWorld(
         Quota("a", gpus=3, borrow=True),
         Quota("b", gpus=3, borrow=True, weight=2),
-        Quota("c", gpus=2),
+        Quota("c", gpus=2, sessions=3),
         nodes=2,
         order=OrderRules(fair=fair),
     )
     made: list[Lease] = []
-    for what, tenant, gpus, beyond, number in steps:
+    for what, tenant, gpus, beyond, number, limit in steps:
+        live = [m for m in made if m.id in world.ledger.leases]
         if what == "ask":
             try:
-                made.append(world.ask(tenant, gpus, beyond=beyond))
+                made.append(world.ask(tenant, gpus, beyond=beyond, time_limit=limit))
             except Problem as problem:
                 assert problem.code == "over-quota"
-        elif what == "end" and (live := [m for m in made if m.id in world.ledger.leases]):
+        elif what == "end" and live:
             world.end(live[number % len(live)])
+        elif what == "restart":
+            world.restart()
+            over = {"expired", "reclaimed"}  # whose time was over before
+            assert all(m.id in world.ledger.leases or m.state in over for m in live)
         else:
             world.later(number * 10.0)
         check(world)
