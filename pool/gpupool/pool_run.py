@@ -150,7 +150,7 @@ def run_in_lease(
         lease = client.get(at("leases", name))
         if _word(lease, "state") != LeaseState.ACTIVE:
             raise NotJoinedError(
-                f"the lease {name} is {lease['state']}: nothing can be started on it"
+                f"the lease {name} is {one_line(lease['state'])}: nothing can be started on it"
             )
         return _run_with(lease, command, where, env, how, signals)
 

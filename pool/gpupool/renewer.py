@@ -14,13 +14,15 @@ from gpupool.lease_files import LeaseFiles
 from gpupool.pool_address import Where
 from gpupool.pool_client import PoolClient, at
 from gpupool_common.errors import GpupoolError, PoolRefusedError
+from gpupool_common.protocol import one_line
 
-#: A lease is renewed so often within its time to live.
-RENEWALS = 4
+#: A lease is renewed so often within its time to live, and after so many seconds at the latest:
+#: each renewal also brings what its programs are to know in time.
+RENEWALS, LATEST = 4, 15.0
 
 
 def say(text: str) -> None:
-    print(f"gpupool: {text}", file=sys.stderr, flush=True)
+    print(f"gpupool: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 def notice_of(lease: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -46,7 +48,7 @@ def _going(lease: Mapping[str, Any], grants: list[Mapping[str, Any]]) -> dict[st
     return {
         "lease": str(lease.get("id")),
         "nodes": sorted({str(grant.get("node")) for grant in grants}),
-        "devices": sorted(int(grant.get("ordinal", 0)) for grant in grants),
+        "devices": sorted(n for grant in grants if isinstance(n := grant.get("ordinal"), int)),
     }
 
 
@@ -72,7 +74,8 @@ class Renewer:
         self._notice: dict[str, Any] | None = None
         self._complaint = ""
         ttl = lease.get("ttl_seconds")
-        self._pause = max(float(ttl) if isinstance(ttl, int | float) else 60.0, 4.0) / RENEWALS
+        lasts = max(float(ttl) if isinstance(ttl, int | float) else 60.0, 4.0)
+        self.pause = min(lasts / RENEWALS, LATEST)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="renewer", daemon=True)
         self._take(lease)
@@ -116,7 +119,7 @@ class Renewer:
 
     def _run(self) -> None:
         with PoolClient(self._where) as client:
-            while not self._stop.wait(self._pause):
+            while not self._stop.wait(self.pause):
                 try:
                     self.renewed(client.do("POST", at("leases", self._lease, "renew")))
                 except PoolRefusedError as error:

@@ -237,6 +237,26 @@ def test_what_says_nothing_of_a_drain_is_no_notice(lease: dict[str, object]) -> 
     assert notice_of(lease) is None
 
 
+def test_programs_hear_in_time_however_long_a_lease_lasts() -> None:
+    where = Where("http://127.0.0.1:1", "t")
+    with LeaseFiles() as files:
+        pauses = [
+            Renewer(where, {"id": "lease-1", "ttl_seconds": ttl}, files).pause
+            for ttl in (5, 60, 3600, None)
+        ]
+    assert pauses == [1.25, 15.0, 15.0, 15.0]
+
+
+def test_what_a_pool_says_cannot_end_the_renewals(capsys: pytest.CaptureFixture[str]) -> None:
+    ending = {"at": "soon", "reason": "it \x1b[2J is over\nnow"}
+    lease = {"id": "lease-1", "ending": ending, "grants": [{"ordinal": "x"}, {"ordinal": 1}]}
+    with LeaseFiles() as files:
+        Renewer(Where("http://127.0.0.1:1", "t"), lease, files)
+        assert '"devices": [1]' in files.notice.read_text()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable() and "is over now" in line
+
+
 def test_a_full_disk_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     """The lease is kept all the same; who is started now would find an old token."""
     with LeaseFiles() as files:
