@@ -82,14 +82,21 @@ def default_path(env: Mapping[str, str] | None = None) -> Path:
     if chosen := env.get(FILE):
         return Path(chosen)
     base = env.get("XDG_CONFIG_HOME", "")
-    folder = Path(base) if base and os.path.isabs(base) else Path.home() / ".config"
+    try:
+        folder = Path(base) if base and os.path.isabs(base) else Path.home() / ".config"
+    except RuntimeError:
+        raise ConfigError(f"there is no home directory; {FILE} names the file instead") from None
     return folder / "gpupool" / "config.toml"
 
 
 def load(path: Path) -> Contexts:
     """What a file holds, nothing if there is none; ConfigError says what is wrong with it."""
-    if not path.exists():
-        return Contexts()
+    try:
+        if not path.exists():
+            return Contexts()
+    except OSError as error:
+        what = f"cannot be looked for: {error.strerror}; {FILE} names another file"
+        raise ConfigError(f"{path}: {what}") from None
     text = read_secret(path, "configuration file", MOST_BYTES)
     try:
         told = tomllib.loads(text)
@@ -161,8 +168,15 @@ def chosen() -> tuple[str, Context] | None:
     """
     if place_variable():
         return None
-    contexts = load(default_path())
-    name = os.environ.get(CONTEXT, "") or contexts.current
+    wanted = os.environ.get(CONTEXT, "")
+    try:
+        path = default_path()
+    except ConfigError:
+        if wanted:
+            raise
+        return None  # who has no home has no file there
+    contexts = load(path)
+    name = wanted or contexts.current
     return (name, contexts.of(name)) if name else None
 
 

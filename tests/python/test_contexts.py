@@ -213,3 +213,22 @@ def test_what_is_written_is_read(path: Path) -> None:
     contexts.save(path, kept)
     assert contexts.load(path) == kept
     assert "token" not in repr(context)
+
+
+def test_who_has_no_home_has_no_contexts(
+    pools: tuple[Pool, Pool], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose user is a number: with all options a command works."""
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    url = pools[0].url
+    with patch.object(Path, "home", side_effect=RuntimeError):
+        assert shown(pools[0], "lease", "list", GPUPOOL_POOL=url, GPUPOOL_POOL_TOKEN="t") == ["t"]
+        assert shown(pools[0], "lease", "list", "--pool", url, GPUPOOL_POOL_TOKEN="t") == ["t"]
+        assert "name the pool with" in refused("lease", "list")
+        for words in (("login", url), ("--context", "lab", "lease", "list"), ("context", "list")):
+            assert "there is no home directory; GPUPOOL_CONFIG names" in refused(*words)
+
+
+def test_a_place_where_no_file_can_be(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUPOOL_CONFIG", "/tmp/" + "x" * 300)
+    assert "cannot be looked for: File name too long" in refused("lease", "list")
