@@ -25,6 +25,7 @@ from gpupool.run import check_servers
 from gpupool_common import __version__, paths
 from gpupool_common.errors import GpupoolError
 from gpupool_common.findings import Finding, lines
+from gpupool_common.protocol import one_line
 
 
 def doctor(
@@ -94,8 +95,8 @@ def _check_pool(pool: str | None, file: Path | None, ca: Path | None) -> list[Fi
 
     try:
         with PoolClient(choose(pool, file, ca)) as client:
-            release = client.get("/health").get("version", "?")
-            gpus = client.get("/ready").get("gpus", "?")
+            release = one_line(str(client.get("/health").get("version", "?")))
+            gpus = one_line(str(client.get("/ready").get("gpus", "?")))
             client.all("/leases", most=1)  # what everybody with a good token may ask
     except GpupoolError as error:
         return [Finding("pool", False, str(error))]

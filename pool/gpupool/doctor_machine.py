@@ -39,7 +39,11 @@ def probe(words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
         ours = [line.removeprefix("gpupool: ") for line in said if line.startswith("gpupool: ")]
         last = said[-1:] or [f"it ended with code {done.returncode} and said nothing"]
         raise GpupoolError("; ".join(dict.fromkeys([*last, *ours])))
-    told: dict[str, Any] = json.loads(done.stdout)
+    try:
+        # Whatever else a program prints that is started here, what it was asked comes last.
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise GpupoolError("a program did not say what it was asked for") from None
     return told
 
 

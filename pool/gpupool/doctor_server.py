@@ -105,7 +105,11 @@ def check_session(
             told = probe(("session",), client_environment(home, urls, token, given, None))
         except GpupoolError as error:
             return [Finding("session", False, str(error))]
-        transport = str(json.loads(stats.read_text(encoding="utf-8"))["transport"])
+        try:
+            transport = str(json.loads(stats.read_text(encoding="utf-8"))["transport"])
+        except (OSError, ValueError, LookupError, TypeError):
+            text = "a program had GPUs, but not by gpupool's library, which wrote no statistics"
+            return [Finding("session", False, text)]
     measured["session"] = {**told, "transport": transport}
     major, minor = divmod(told["cuda"], 1000)
     text = f"{count_gpus(len(told['devices']))} by {transport}, CUDA {major}.{minor // 10}"

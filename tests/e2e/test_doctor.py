@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,3 +82,19 @@ def test_an_installation_without_its_library(tmp_path_factory: pytest.TempPathFa
     found, _ = read(doctor("--json", GPUPOOL_HOME=str(tmp_path_factory.mktemp("home"))))
     assert not found["library"][0] and "reinstall gpupool" in found["library"][1]
     assert "driver" not in found
+
+
+def test_a_program_that_gpupool_does_not_serve(server: PoolServer, tmp_path: Path) -> None:
+    """And one that says more than it was asked."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'gpupool.doctor_probe' in sys.orig_argv:\n"
+        "    print('welcome')\n"
+        "    os.environ.pop('GPUPOOL_STATS', None)\n"
+    )
+    path = ":".join([str(tmp_path), *filter(None, sys.path)])
+    env = {"GPUPOOL_SERVER": server.address, "GPUPOOL_TOKEN": TOKEN, "PYTHONPATH": path}
+    found, _ = read(doctor("--json", **env))
+    assert found["driver"][0] and found["server"][0]
+    good, text = found["session"]
+    assert not good and "wrote no statistics" in text
