@@ -183,6 +183,7 @@ class Ledger:
     def count_active(self, lease: Lease, use: Use, sign: int = 1) -> None:
         """So much more, or less, is in use."""
         self.use(self.active, lease.tenant).add(use, sign)
+        self.queue.forget_order()
         if lease.borrowed:
             self.use(self.borrowed, lease.tenant).add(use, sign)
 

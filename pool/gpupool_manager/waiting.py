@@ -15,6 +15,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from gpupool_manager.index import Kind, one_of_a_kind
 from gpupool_manager.placement_request import PlacementRequest
@@ -110,6 +111,10 @@ class LeaseQueue:
         self._places: list[Place] = []
         self._waiting: dict[str, Waiting] = {}
         self._groups: dict[_GroupKey, Group] = {}
+        #: In fair order: as they would go, and their positions; empty after a change. Everybody who
+        #: waits asks for its own again and again.
+        self._order: list[Waiting] = []
+        self._positions: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -122,7 +127,15 @@ class LeaseQueue:
         """As they would go now, if nobody's share changed by that."""
         if not self.rules.fair:
             return list(self)
-        return sorted(self, key=lambda waiting: self.rank(waiting.lease, self._now))
+        if not self._order:
+            ranked = [(self.rank(waiting.lease, self._now), waiting) for waiting in self]
+            self._order = [waiting for _, waiting in sorted(ranked, key=itemgetter(0))]
+        return list(self._order)
+
+    def forget_order(self) -> None:
+        """Some tenant has more of the pool, or less, or somebody has come or gone."""
+        self._order.clear()
+        self._positions.clear()
 
     def rank(self, lease: Lease, now: float) -> Rank:
         """What goes before places. All are equal in strict order."""
@@ -159,12 +172,12 @@ class LeaseQueue:
 
     def position(self, lease: Lease) -> int:
         """1 for who is next."""
-        place = self.rules.place(lease)
         if not self.rules.fair:
-            return bisect_left(self._places, place) + 1
-        turn = (self.rank(lease, self._now), place)
-        others = ((self.rank(each.lease, self._now), self.rules.place(each.lease)) for each in self)
-        return 1 + sum(other < turn for other in others)
+            return bisect_left(self._places, self.rules.place(lease)) + 1
+        if not self._positions:
+            ordered = enumerate(self.in_order(), 1)
+            self._positions = {waiting.lease.id: position for position, waiting in ordered}
+        return self._positions[lease.id]
 
     def heads(self, now: float) -> Iterator[Waiting]:
         """The first of each group, in order; after one that has left its group, the next of it.
@@ -172,6 +185,7 @@ class LeaseQueue:
         Shares may grow meanwhile, and do not become smaller.
         """
         self._now = now
+        self.forget_order()
         groups = list(self._groups.values())
         order = [(self._turn(group, now), number) for number, group in enumerate(groups)]
         heapq.heapify(order)
@@ -231,9 +245,11 @@ class LeaseQueue:
         if group is None:
             group = self._groups[key] = Group(request, reason, kinds)
         insort(group.members, self.rules.place(lease))
+        self.forget_order()
         self._waiting[lease.id] = Waiting(lease, group, heard)
 
     def _exit(self, lease: Lease) -> Group:
+        self.forget_order()
         group = self._waiting.pop(lease.id).group
         del group.members[bisect_left(group.members, self.rules.place(lease))]
         if not group.members:

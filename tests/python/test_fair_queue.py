@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from gpupool_manager.problems import Problem
 from gpupool_manager.records import Beyond, Lease, Quota
 from gpupool_manager.scheduler import Placement, place
 from gpupool_manager.trial import Trial
-from gpupool_manager.waiting import OrderRules
+from gpupool_manager.waiting import LeaseQueue, OrderRules
 from queue_world import GRACE, QueueWorld
 
 FAIR = OrderRules(fair=True, aging=100.0, starving=1000.0)
@@ -38,6 +39,30 @@ def test_the_smallest_share_for_its_weight_goes_first() -> None:
     assert states(first_a, first_b) == ["queued", "active"]
     world.end(held[1])
     assert states(first_a) == ["active"]
+
+
+def test_who_asks_for_its_position_costs_the_queue_no_look_at_all_others() -> None:
+    """Thousands ask for theirs every few seconds."""
+    world, looks = QueueWorld(Quota("a"), Quota("b"), order=FAIR), list[str]()
+    share = world.ledger.share
+
+    def counted(tenant: str) -> float:
+        looks.append(tenant)
+        return share(tenant)
+
+    queue = LeaseQueue(FAIR, counted)
+    world.ledger.queue = queue
+    held = world.ask("a", 4)
+    leases = [world.ask("ab"[number % 2], 1 + number % 3) for number in range(60)]
+    looks.clear()
+    for _ in range(10):
+        positions = [queue.position(lease) for lease in leases]
+    assert len(looks) <= len(leases)
+    assert [waiting.lease for waiting in queue.in_order()] == [
+        lease for _, lease in sorted(zip(positions, leases, strict=True), key=itemgetter(0))
+    ]
+    world.end(held)
+    assert sorted(queue.position(waiting.lease) for waiting in queue) == [*range(1, len(queue) + 1)]
 
 
 def test_each_grant_changes_whose_turn_it_is() -> None:
@@ -341,6 +366,8 @@ def check(world: QueueWorld) -> None:
         assert own == ledger.guaranteed(tenant).gpus
         assert quota.gpus is None or own <= quota.gpus
         assert quota.sessions is None or len(live) <= quota.sessions
+    shown = [ledger.queue.position(waiting.lease) for waiting in world.waiting()]
+    assert shown == [*range(1, len(shown) + 1)]
     world.pump()
     for waiting in ledger.queue.heads(world.now):
         for_room = waiting.group.for_room and not waiting.group.over
