@@ -56,10 +56,11 @@ static void forget(struct gpc_array *a)
 {
     for (unsigned i = 0; i < GPC_ARRAY_PARTS; i++)
         if (a->parts[i]) {
-            free(record_of(a->parts[i]));
+            struct gpc_array *part = record_of(a->parts[i]);
             gpc_handle_drop(a->parts[i]);
+            gpc_handle_free(part);
         }
-    free(a);
+    gpc_handle_free(a);
 }
 
 /* --- levels and planes ------------------------------------------------------------------ */

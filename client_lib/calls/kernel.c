@@ -54,8 +54,9 @@ void gpc_image_shadow_free(struct gpc_image_shadow *image)
         next = k->next;
         kernel_free(k);
     }
+    image->kernels = NULL; /* a walk over libraries may come by */
     pthread_mutex_unlock(&lock);
-    free(image);
+    gpc_handle_free(image);
 }
 
 /* Nothing that does not fit a launch's message may be believed. */

@@ -70,7 +70,7 @@ CUresult gpc_as_cuStreamDestroy_v2(uint16_t op, CUstream hStream)
     gpc_captures_ended((uint64_t)hStream); /* what it captured goes with it */
     if (r == CUDA_SUCCESS) {
         gpc_managed_stream_ended((uint64_t)hStream);
-        free(s);
+        gpc_handle_free(s);
     }
     return gpc_leave(r);
 }
@@ -80,7 +80,7 @@ static void stream_ended(uint64_t id, void *shadow, void *context)
     struct gpc_stream *s = shadow;
     if (s && s->context == context) {
         gpc_handle_drop(id);
-        free(s);
+        gpc_handle_free(s);
     }
 }
 

@@ -6,6 +6,7 @@
 #include "handle.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "session.h"
@@ -24,6 +25,14 @@ static struct table {
     uint32_t first_free, last_free;
 } tables[GP_HANDLE_KINDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Records that somebody has given up while a walk may still look at them. */
+struct ended {
+    struct ended *next;
+    void *record;
+};
+static struct ended *ended;
+static unsigned walks;
 
 static struct entry *table_entries(struct table *table)
 {
@@ -57,12 +66,18 @@ uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session)
     if (index) {
         struct entry *e = &entries[index];
         __atomic_store_n(&e->shadow, NULL, __ATOMIC_RELAXED);
-        e->session = session;
+        __atomic_store_n(&e->session, session, __ATOMIC_RELAXED);
         __atomic_store_n(&e->live, e->generation + 1, __ATOMIC_RELEASE);
         id = gp_handle_in_session(gp_handle_make(kind, index, e->generation), session);
     }
     pthread_mutex_unlock(&lock);
     return id;
+}
+
+/* A walk may read it while the index comes back into use. */
+static uint32_t session_of(struct entry *e)
+{
+    return __atomic_load_n(&e->session, __ATOMIC_RELAXED);
 }
 
 static struct entry *find(uint64_t id)
@@ -77,7 +92,8 @@ static struct entry *find(uint64_t id)
         return NULL;
     struct entry *e = &entries[index];
     uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
-    return live == gp_handle_generation(id) + 1 && e->session == gp_handle_session(id) ? e : NULL;
+    return live == gp_handle_generation(id) + 1 && session_of(e) == gp_handle_session(id) ? e
+                                                                                          : NULL;
 }
 
 void gpc_handle_drop(uint64_t id)
@@ -122,14 +138,51 @@ void gpc_handle_attach(uint64_t id, void *shadow)
         __atomic_store_n(&e->shadow, shadow, __ATOMIC_RELEASE);
 }
 
+void gpc_handle_free(void *record)
+{
+    pthread_mutex_lock(&lock);
+    struct ended *later = walks ? malloc(sizeof *later) : NULL;
+    bool now = walks == 0;
+    if (later) {
+        *later = (struct ended){ended, record};
+        ended = later;
+    }
+    pthread_mutex_unlock(&lock);
+    if (now) /* without memory to note it the record is lost: somebody may look at it */
+        free(record);
+}
+
+static void walk_begin(void)
+{
+    pthread_mutex_lock(&lock);
+    walks++;
+    pthread_mutex_unlock(&lock);
+}
+
+static void walk_end(void)
+{
+    pthread_mutex_lock(&lock);
+    struct ended *list = --walks == 0 ? ended : NULL;
+    if (walks == 0)
+        ended = NULL;
+    pthread_mutex_unlock(&lock);
+    for (struct ended *next; list; list = next) {
+        next = list->next;
+        free(list->record);
+        free(list);
+    }
+}
+
 void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, void *), void *arg)
 {
     struct table *table = &tables[kind];
+    walk_begin();
     for (uint32_t index = 1; index <= __atomic_load_n(&table->used, __ATOMIC_ACQUIRE); index++) {
         struct entry *e = &table->entries[index];
         uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
         if (live)
-            visit(gp_handle_in_session(gp_handle_make(kind, index, live - 1), e->session),
+            visit(gp_handle_in_session(gp_handle_make(kind, index, live - 1), session_of(e)),
                   __atomic_load_n(&e->shadow, __ATOMIC_ACQUIRE), arg);
     }
+    walk_end();
 }

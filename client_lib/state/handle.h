@@ -23,6 +23,8 @@ bool gpc_handle_live(enum gp_handle_kind kind, uint64_t id);
 /* The shadow set with gpc_handle_attach, NULL if none or the id is not live. */
 void *gpc_handle_shadow(enum gp_handle_kind kind, uint64_t id);
 void gpc_handle_attach(uint64_t id, void *shadow);
+/* Free the shadow of an id that has been dropped: when no walk looks at it any more. */
+void gpc_handle_free(void *shadow);
 /* Live ids of a kind, oldest index first, for walks at the end of a context: calls
  * visit(id, shadow, arg). The visitor may drop the id it is given. */
 void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, void *), void *arg);
