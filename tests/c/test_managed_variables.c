@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "context.h"
 #include "fake_worker.h"
@@ -173,6 +174,28 @@ static void several_lie_on_a_page(void **state)
     assert_int_equal(msync((void *)(uintptr_t)at, 8192, MS_ASYNC), -1); /* nothing is there */
 }
 
+/* One that cannot be opened whole is not opened, and what was there before stays. */
+static void half_of_one_is_none(void **state)
+{
+    (void)state;
+    const uint64_t at = worker.begin, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    worker.bytes = 4;
+    assert_int_equal(gpc_managed_variable(at, 4), CUDA_SUCCESS);
+    char *mine = mmap((void *)(uintptr_t)(at + page), page, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    worker.begin = at + 512;
+    worker.bytes = page;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(gpc_managed_variable(at + 512, 4), CUDA_ERROR_NOT_SUPPORTED);
+        assert_false(gpc_managed_has(at + 512));
+        assert_true(gpc_managed_has(at));
+    }
+    munmap(mine, page);
+    assert_int_equal(gpc_managed_variable(at + 512, 4), CUDA_SUCCESS);
+    assert_true(gpc_managed_has(at + 512 + page - 1));
+    gpc_managed_variable_drop(at, 512 + page);
+}
+
 static void a_worker_that_lies(void **state)
 {
     (void)state;
@@ -196,6 +219,7 @@ int main(void)
         CASE(others_stay_the_gpus),
         CASE(taken_addresses_are_refused),
         CASE(several_lie_on_a_page),
+        CASE(half_of_one_is_none),
         CASE(a_worker_that_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

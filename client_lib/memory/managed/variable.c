@@ -90,12 +90,26 @@ static CUresult open_known(struct gpc_managed *m, struct gpc_span part)
                  end = less(m->begin + (block + 1) * m->block_bytes, part.end);
         if (m->state[block] != GPC_BLOCK_STALE)
             r = gpc_managed_bring_span(m, (struct gpc_span){at, end});
+        if (r != CUDA_SUCCESS)
+            gpc_parts_remove(m, part);
         at = end;
     }
     return r;
 }
 
-/* Under the lock: all pages of a variable, one run after the other. */
+/* Under the lock. A variable may have parts of several records, where others had been opened
+ * before. */
+static void close_span(struct gpc_span v)
+{
+    struct gpc_managed *m;
+    for (uint64_t at = v.begin; (m = gpc_managed_behind(at)) && m->begin < v.end;) {
+        at = m->begin + m->bytes;
+        if (m->kind == GPC_MANAGED_VARIABLE && !gpc_parts_remove(m, v))
+            gpc_managed_remove(m);
+    }
+}
+
+/* Under the lock: all pages of a variable, one run after the other, or none of them. */
 static CUresult open_span(struct gpc_span v)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -107,6 +121,8 @@ static CUresult open_span(struct gpc_span v)
         uint64_t to = !m ? end : less(end, known ? m->begin + m->bytes : m->begin);
         struct gpc_span part = {at > v.begin ? at : v.begin, less(to, v.end)};
         r = known ? open_known(m, part) : open_new((struct gpc_span){at, to}, part);
+        if (r != CUDA_SUCCESS && at > v.begin)
+            close_span((struct gpc_span){v.begin, at});
         at = to;
     }
     return r;
@@ -184,18 +200,11 @@ CUresult gpc_managed_variable(uint64_t address, uint64_t bytes)
 
 /* --- the end ------------------------------------------------------------------------------------ */
 
-/* It may have parts of several records, where others had been opened before. */
 void gpc_managed_variable_drop(uint64_t address, uint64_t bytes)
 {
-    const struct gpc_span v = {address, address + bytes};
-    struct gpc_managed *m;
     plain_forget();
     gpc_managed_lock();
-    for (uint64_t at = v.begin; (m = gpc_managed_behind(at)) && m->begin < v.end;) {
-        at = m->begin + m->bytes;
-        if (m->kind == GPC_MANAGED_VARIABLE && !gpc_parts_remove(m, v))
-            gpc_managed_remove(m);
-    }
+    close_span((struct gpc_span){address, address + bytes});
     gpc_managed_unlock();
 }
 
