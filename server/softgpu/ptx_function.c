@@ -356,8 +356,8 @@ void sg_function_parse(struct sg_parser *p, bool entry)
         argument_count = formals_parse(p, &arguments);
     if (sg_at_dot(p, ".noreturn"))
         sg_advance(p);
-    bounds_parse(p, f);
     bool again = f->defined && p->weak;
+    bounds_parse(p, again ? &scratch : f);
     if (!again) {
         f->results = results;
         f->arguments = arguments;
@@ -371,8 +371,8 @@ void sg_function_parse(struct sg_parser *p, bool entry)
     } else {
         if (!next_begins(p))
             sg_expect(p, ';');
-        if (entry && f->info.parameter_count)
-            f->info.parameter_bytes = 0; /* declared only: the definition counts again */
+        if (!f->defined) /* the definition counts again */
+            f->info.parameter_count = f->info.parameter_bytes = 0;
     }
     sg_scope_close(p, mark, p->fixup_count, false);
     p->function = NULL;

@@ -175,67 +175,10 @@ static void reserved_shared(void)
     OK(cuMemFree(out));
 }
 
-#define HEAD ".version 7.5\n.target sm_75\n.address_size 64\n"
-
-/* What a template comes to in each file that uses it, a variable of that file alone, as the texts of
- * printf are, and a kernel of it. */
-#define PART(kernel, own)                                                                          \
-    HEAD ".weak .global .align 4 .u32 common = 5;\n"                                               \
-         ".global .align 4 .u32 $own = " own ";\n"                                                 \
-         ".weak .func (.param .b32 r) doubled(.param .b32 a)\n{\n"                                 \
-         "  .reg .b32 %r<3>;\n  { .reg .b32 %q; }\n  ld.param.b32 %r1, [a];\n"                     \
-         "  add.u32 %r2, %r1, %r1;\n  st.param.b32 [r], %r2;\n  ret;\n}\n"                         \
-         ".visible .entry " kernel "(.param .u64 out)\n{\n"                                        \
-         "  .reg .b32 %r<4>;\n  .reg .b64 %d<2>;\n  ld.param.u64 %d1, [out];\n"                    \
-         "  ld.global.u32 %r1, [common];\n  add.u32 %r1, %r1, 1;\n"                                \
-         "  st.global.u32 [common], %r1;\n  {\n  .param .b32 p;\n  .param .b32 q;\n"               \
-         "  st.param.b32 [p], %r1;\n  call (q), doubled, (p);\n  ld.param.b32 %r2, [q];\n  }\n"    \
-         "  ld.global.u32 %r3, [$own];\n  add.u32 %r2, %r2, %r3;\n"                                \
-         "  st.global.u32 [%d1], %r2;\n  ret;\n}\n"
-
-static unsigned run_part(CUmodule module, const char *kernel, CUdeviceptr out)
-{
-    CUfunction function;
-    unsigned value = 0;
-    void *parameters[] = {&out};
-    OK(cuModuleGetFunction(&function, module, kernel));
-    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
-    OK(cuMemcpyDtoH(&value, out, sizeof(value)));
-    return value;
-}
-
-/* Both parts use the one function, and the one variable that is weak. */
-static void linking_weak(void)
-{
-    static char parts[][1024] = {PART("one", "100"), PART("two", "200")};
-    CUlinkState state;
-    CUmodule module;
-    CUdeviceptr out;
-    void *image;
-    size_t size;
-    OK(cuMemAlloc(&out, 4));
-    OK(cuLinkCreate(0, NULL, NULL, &state));
-    for (int i = 0; i < 2; i++)
-        OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, parts[i], strlen(parts[i]) + 1, "part", 0, NULL,
-                         NULL));
-    OK(cuLinkComplete(state, &image, &size));
-    OK(cuModuleLoadData(&module, image));
-    OK(cuLinkDestroy(state));
-    CHECK(run_part(module, "one", out) == 112);
-    CHECK(run_part(module, "two", out) == 214);
-    OK(cuModuleUnload(module));
-    OK(cuMemFree(out));
-    OK(cuLinkCreate(0, NULL, NULL, &state));
-    for (int i = 0; i < 2; i++) /* its kernel is not weak */
-        OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, parts[0], strlen(parts[0]) + 1, "part", 0, NULL,
-                         NULL));
-    EXPECT(CUDA_ERROR_INVALID_PTX, cuLinkComplete(state, &image, &size));
-    OK(cuLinkDestroy(state));
-}
-
 static void linking(void)
 {
-    static char more[] = HEAD ".visible .entry nothing()\n{\n  ret;\n}\n";
+    static char more[] = ".version 7.5\n.target sm_75\n.address_size 64\n"
+                         ".visible .entry nothing()\n{\n  ret;\n}\n";
     CUlinkState state;
     CUmodule module;
     CUfunction function;
@@ -469,7 +412,6 @@ int main(void)
     libraries();
     fat_binaries();
     linking();
-    linking_weak();
     reserved_shared();
     graphs(inc);
     gone_under_a_graph(false);
