@@ -17,6 +17,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "memory_file.h"
 #include "session.h"
 #include "shared.h"
 
@@ -51,7 +52,7 @@ static bool file_read(int file, struct gp_ipc_name *name)
 {
     struct stat info;
     return fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == sizeof *name &&
-           fcntl(file, F_GET_SEALS) == SEALS &&
+           gp_memory_file_sealed(file, SEALS) &&
            pread(file, name, sizeof *name, 0) == (ssize_t)sizeof *name;
 }
 

@@ -43,8 +43,7 @@ int shm_memory_check(int fd, size_t bytes)
 {
     struct stat st;
     struct statfs fs;
-    int seals = fcntl(fd, F_GET_SEALS); /* fails for whatever else a descriptor may be of */
-    if (seals < 0 || (seals & MEMORY_SEALS) != MEMORY_SEALS)
+    if (!gp_memory_file_sealed(fd, MEMORY_SEALS))
         return -EPROTO;
     /* Seals hold for huge pages, too, but those can run out under us: that is a SIGBUS. */
     if (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "memory_file.h"
+
 _Static_assert(sizeof(struct gp_page) <= GP_PAGE_BYTES, "a page is one page");
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -32,8 +34,7 @@ int gp_page_make(int *page_fd, int *bell_fd)
 int gp_page_map(int page_fd, struct gp_page **page)
 {
     struct stat info;
-    int seals = fcntl(page_fd, F_GET_SEALS);
-    if (seals < 0 || (seals & SEALS) != SEALS || fstat(page_fd, &info) != 0 ||
+    if (!gp_memory_file_sealed(page_fd, SEALS) || fstat(page_fd, &info) != 0 ||
         info.st_size != GP_PAGE_BYTES)
         return -EPROTO;
     void *at = mmap(NULL, GP_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "memory_file.h"
 #include "pool.h"
 #include "shared_event.h"
 
@@ -217,7 +218,7 @@ static bool pool_file_read(int fd, struct pool_name *name)
 {
     struct stat info;
     return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == sizeof(*name) &&
-           fcntl(fd, F_GET_SEALS) == SEALS &&
+           gp_memory_file_sealed(fd, SEALS) &&
            pread(fd, name, sizeof(*name), 0) == (ssize_t)sizeof(*name) && name->magic == POOL_MAGIC;
 }
 

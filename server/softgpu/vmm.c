@@ -3,6 +3,7 @@
  * memory is a memfd, mapping puts one into the other.
  */
 #include "ipc.h"
+#include "memory_file.h"
 #include "timeslice.h"
 
 #include <fcntl.h>
@@ -247,7 +248,7 @@ static bool file_read(int fd, struct trailer *trailer)
     struct stat info;
     const off_t more = sizeof(*trailer);
     return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > more &&
-           fcntl(fd, F_GET_SEALS) == SEALS &&
+           gp_memory_file_sealed(fd, SEALS) &&
            pread(fd, trailer, sizeof(*trailer), info.st_size - more) == more &&
            trailer->magic == MAGIC && trailer->size == (uint64_t)(info.st_size - more) &&
            trailer->size % SG_GRANULARITY == 0;

@@ -36,7 +36,7 @@ target_include_directories(bench_messages PRIVATE ${CMAKE_CURRENT_LIST_DIR})
 target_include_directories(bench_messages SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
 target_link_libraries(bench_messages PRIVATE gpupool_worker_objects gp_options)
 
-foreach(name operations span array_extent copy_batch activity_record)
+foreach(name operations span array_extent copy_batch activity_record memory_file)
   gp_unit_test(${name} gp_wire)
 endforeach()
 if(TARGET sg_parts)
