@@ -5,6 +5,9 @@
  * too: tensormap.replace.
  */
 #include "exec_internal.h"
+
+#include <string.h>
+
 #include "ptx_tensor.h"
 
 #define UNIT 16u

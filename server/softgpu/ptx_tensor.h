@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 
 #define SG_TENSOR_RANK 5u
 #define SG_TENSOR_BOX 256u
@@ -23,7 +22,7 @@ struct sg_tensor_map {
     int16_t lower[SG_TENSOR_RANK - 2], upper[SG_TENSOR_RANK - 2]; /* of columns: W, H, D */
     uint8_t step[SG_TENSOR_RANK];
     uint8_t rank, type, span; /* type: CUtensorMapDataType; span: 16-byte units that are swizzled */
-    bool columns;             /* of pixels (im2col), else tiles */
+    uint8_t columns;          /* 1: of pixels (im2col), 0: tiles */
     uint8_t unused[29];
 };
 _Static_assert(sizeof(struct sg_tensor_map) == 128, "a tensor map has 128 bytes");
@@ -39,9 +38,7 @@ static inline bool sg_tensor_sound(const struct sg_tensor_map *m)
 {
     unsigned element = sg_tensor_element(m->type), most = m->columns ? 2 : m->rank;
     bool span = m->span == 1 || m->span == 2 || m->span == 4 || m->span == 8;
-    unsigned char columns;
-    memcpy(&columns, &m->columns, 1);
-    if (m->mark != SG_TENSOR_MARK || !element || !span || columns > 1)
+    if (m->mark != SG_TENSOR_MARK || !element || !span || m->columns > 1)
         return false;
     if (!m->rank || m->rank > SG_TENSOR_RANK || (m->columns && m->rank < 3))
         return false;

@@ -325,6 +325,14 @@ static void pools(void)
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPoolDestroy(pool));
 }
 
+/* What is no map is looked at and refused, whatever its bytes are. */
+static void tensor_maps(void)
+{
+    CUtensorMap map;
+    memset(&map, 0xff, sizeof(map));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuTensorMapReplaceAddress(&map, NULL));
+}
+
 int main(void)
 {
     setenv("GPUPOOL_SOFT_MEMORY", "64MiB", 1);
@@ -339,5 +347,6 @@ int main(void)
     virtual_memory();
     pools();
     OK(cuDevicePrimaryCtxReset(0));
+    tensor_maps();
     return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * Device memory cut from a reserved address window. From 1 MiB up an allocation
+ * Device memory cut from a reserved address window. Above 512 KiB an allocation
  * has pages of its own (2 MiB granules); smaller ones share a granule with others
  * of their size class, 512 bytes apart at least. Of each class, whole granules among them, one
  * granule that is free stays mapped until the memory is needed: the driver takes longer to map
