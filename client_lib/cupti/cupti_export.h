@@ -6,4 +6,7 @@
 
 #define GPC_CUPTI_EXPORT __attribute__((visibility("default")))
 
+/* Keeps what cuptiGetLastError gives, and returns it. */
+uint32_t gpc_cupti_said(uint32_t result);
+
 #endif

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* All are below. */
+#define GPC_CUPTI_NUMBERS 1024u
+
 struct gpc_driver_number {
     const char *name;
     uint32_t number;
@@ -12,5 +15,6 @@ struct gpc_driver_number {
 /* Generated; sorted by name. */
 extern const struct gpc_driver_number gpc_driver_numbers[];
 extern const size_t gpc_driver_number_count;
+extern const uint32_t gpc_driver_number_last; /* the largest */
 
 #endif

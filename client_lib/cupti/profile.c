@@ -11,7 +11,6 @@
 #include "queue.h"
 
 #define KINDS 64
-#define NUMBERS 1024
 #define STACK 64u        /* external ids of one kind that a thread has pushed */
 #define EXTERNALS 6u     /* kinds of them */
 #define DELIVER_AT 16384 /* records, and they are handed over without being asked for */
@@ -21,7 +20,7 @@ static pthread_mutex_t delivering = PTHREAD_MUTEX_INITIALIZER; /* taken first */
 static const struct gpc_activity_table *table;
 static struct gpc_queue queue;
 static uint64_t enabled; /* a bit for each kind */
-static bool skipped[NUMBERS];
+static bool skipped[GPC_CUPTI_NUMBERS];
 static gp_cupti_requested *requested;
 static gp_cupti_completed *completed;
 static gpc_cupti_clock *own_clock;
@@ -30,7 +29,8 @@ static uint64_t lost, hosts_lost;
 static bool owed; /* GPUs did something since the last flush that was told of it all */
 static uint64_t ended_ns[KINDS]; /* when a kind was switched off: it is told until then */
 static uint64_t since_ns;        /* nobody wants what GPUs did before, for a timeline perhaps */
-static void (*told_of_contexts)(CUcontext context, bool made);
+static const struct gpc_profile_listener *listener;
+static uint32_t thread_type; /* gp_cupti_thread */
 
 static __thread struct {
     uint64_t ids[STACK];
@@ -42,7 +42,10 @@ const struct gpc_activity_table *gpc_profile_link(void)
 {
     static const CUuuid name = GPC_ACTIVITY_TABLE;
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    const struct gpc_activity_table *known = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
     const void *found = NULL;
+    if (known)
+        return known;
     pthread_mutex_lock(&once);
     if (!table) {
         void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
@@ -50,10 +53,11 @@ const struct gpc_activity_table *gpc_profile_link(void)
                                                           library, "cuGetExportTable")
                                                     : NULL;
         if (ask && ask(&found, &name) == CUDA_SUCCESS)
-            table = found;
+            __atomic_store_n(&table, found, __ATOMIC_RELEASE);
     }
+    known = table;
     pthread_mutex_unlock(&once);
-    return table;
+    return known;
 }
 
 /* --- clocks --------------------------------------------------------------- */
@@ -128,31 +132,59 @@ static uint32_t number_of(const char *name)
 static void deliver(void);
 static void hold_buffer(void);
 
-static void called(const char *name, uint32_t correlation, uint64_t began_ns, CUresult result,
-                   bool sent)
+static uint32_t thread_id(void)
 {
-    uint32_t number = number_of(name);
-    bool shown = wants(GP_CUPTI_DRIVER) && number < NUMBERS && !skipped[number];
-    struct gp_cupti_api api = {.kind = GP_CUPTI_DRIVER,
-                               .cbid = number,
-                               .start = began_ns,
-                               .end = gp_now_ns(),
-                               .process = (uint32_t)getpid(),
-                               .thread = (uint32_t)(uintptr_t)pthread_self(),
-                               .correlation = correlation,
-                               .result = (uint32_t)result};
+    if (gpc_profile_thread_type() == GP_CUPTI_THREAD_SYSTEM)
+        return (uint32_t)gpc_observed_thread();
+    return (uint32_t)(uintptr_t)pthread_self();
+}
+
+static const struct gpc_profile_listener *who_listens(void)
+{
+    return __atomic_load_n(&listener, __ATOMIC_ACQUIRE);
+}
+
+static void calling(struct gpc_observed *call)
+{
+    const struct gpc_profile_listener *l = who_listens();
+    call->number = number_of(call->name);
+    if (l)
+        l->call(call, NULL);
+}
+
+/* What a call has to be told of it; returns whether there is much to deliver. */
+static bool keep_call(const struct gpc_observed *call, const struct gp_cupti_api *api, bool shown,
+                      bool sent)
+{
     pthread_mutex_lock(&lock);
     if (wants(GP_CUPTI_EXTERNAL_CORRELATION) && (sent || shown))
         for (uint32_t kind = 0; kind < EXTERNALS; kind++)
             if (pushed[kind].depth &&
                 !gpc_queue_external(&queue, kind, pushed[kind].ids[pushed[kind].depth - 1],
-                                    correlation))
+                                    call->correlation))
                 lost++;
-    if (shown && !gpc_queue_api(&queue, &api))
+    if (shown && !gpc_queue_api(&queue, api))
         lost++;
     bool much = queue.count > DELIVER_AT;
     pthread_mutex_unlock(&lock);
-    if (much && !busy)
+    return much;
+}
+
+static void called(struct gpc_observed *call, CUresult result, bool sent)
+{
+    const struct gp_cupti_api api = {.kind = GP_CUPTI_DRIVER,
+                                     .cbid = call->number,
+                                     .start = call->began_ns,
+                                     .end = gp_now_ns(),
+                                     .process = (uint32_t)getpid(),
+                                     .thread = thread_id(),
+                                     .correlation = call->correlation,
+                                     .result = (uint32_t)result};
+    const struct gpc_profile_listener *l = who_listens();
+    if (l)
+        l->call(call, &result);
+    bool shown = call->number && wants(GP_CUPTI_DRIVER) && !skipped[call->number];
+    if (keep_call(call, &api, shown, sent) && !busy)
         deliver();
     else if (__atomic_load_n(&enabled, __ATOMIC_RELAXED))
         hold_buffer();
@@ -160,12 +192,13 @@ static void called(const char *name, uint32_t correlation, uint64_t began_ns, CU
 
 static void context(CUcontext ctx, bool made)
 {
-    void (*told)(CUcontext, bool) = __atomic_load_n(&told_of_contexts, __ATOMIC_ACQUIRE);
-    if (told)
-        told(ctx, made);
+    const struct gpc_profile_listener *l = who_listens();
+    if (l)
+        l->context(ctx, made);
 }
 
 static const struct gpc_activity_observer observer = {.record = record,
+                                                      .calling = calling,
                                                       .called = called,
                                                       .context = context};
 
@@ -287,14 +320,14 @@ uint32_t gpc_profile_enable(uint32_t kind, bool on)
         pthread_mutex_unlock(&lock);
         now = before;
     }
-    if (!now && !told_of_contexts && !owed) /* else when it is flushed */
+    if (!now && !who_listens() && !owed) /* else when it is flushed */
         t->observe(NULL);
     return on && r != CUDA_SUCCESS ? GP_CUPTI_NOT_SUPPORTED : GP_CUPTI_SUCCESS;
 }
 
 uint32_t gpc_profile_skip(uint32_t number, bool skip)
 {
-    if (number == 0 || number >= NUMBERS)
+    if (number == 0 || number >= GPC_CUPTI_NUMBERS)
         return GP_CUPTI_INVALID_PARAMETER;
     skipped[number] = skip;
     return GP_CUPTI_SUCCESS;
@@ -324,6 +357,19 @@ uint32_t gpc_profile_clock(gpc_cupti_clock *clock)
     return GP_CUPTI_SUCCESS;
 }
 
+uint32_t gpc_profile_threads(uint32_t type)
+{
+    if (type > GP_CUPTI_THREAD_SYSTEM)
+        return GP_CUPTI_NOT_SUPPORTED;
+    __atomic_store_n(&thread_type, type, __ATOMIC_RELAXED);
+    return GP_CUPTI_SUCCESS;
+}
+
+uint32_t gpc_profile_thread_type(void)
+{
+    return __atomic_load_n(&thread_type, __ATOMIC_RELAXED);
+}
+
 uint32_t gpc_profile_flush(bool forced)
 {
     const struct gpc_activity_table *t = gpc_profile_link();
@@ -341,7 +387,7 @@ uint32_t gpc_profile_flush(bool forced)
         hosts_lost = all;
         pthread_mutex_unlock(&lock);
     }
-    if (!__atomic_load_n(&enabled, __ATOMIC_RELAXED) && !told_of_contexts)
+    if (!__atomic_load_n(&enabled, __ATOMIC_RELAXED) && !who_listens())
         t->observe(NULL);
     deliver();
     return GP_CUPTI_SUCCESS;
@@ -378,11 +424,11 @@ uint32_t gpc_profile_pop(uint32_t kind, uint64_t *last)
     return GP_CUPTI_SUCCESS;
 }
 
-void gpc_profile_contexts(void (*told)(CUcontext context, bool made))
+void gpc_profile_listen(const struct gpc_profile_listener *whom)
 {
     const struct gpc_activity_table *t = gpc_profile_link();
-    __atomic_store_n(&told_of_contexts, told, __ATOMIC_RELEASE);
-    if (t && (told || enabled))
+    __atomic_store_n(&listener, whom, __ATOMIC_RELEASE);
+    if (t && (whom || enabled))
         t->observe(&observer);
     else if (t)
         t->observe(NULL);
@@ -394,5 +440,5 @@ void gpc_profile_end(void)
         if (wants(kind))
             gpc_profile_enable(kind, false);
     deliver();
-    gpc_profile_contexts(NULL);
+    gpc_profile_listen(NULL);
 }

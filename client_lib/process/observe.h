@@ -30,13 +30,21 @@ static inline pid_t gpc_observed_thread(void)
     return (pid_t)syscall(SYS_gettid);
 }
 
+/* What is never run where nobody looks: it costs the functions that would run it nothing. */
+#define GPC_COLD __attribute__((cold, noinline))
+
 /* One call, from its entry to its return. */
 struct gpc_observed {
-    const char *name;
+    const char *name;    /* that the program called */
+    const void *given;   /* its arguments, one behind the other as a structure has them; or NULL */
+    CUfunction launched; /* of a launch: its kernel */
     uint64_t began_ns;
     uint32_t correlation; /* 0: it has no number */
+    /* An observer's own, from where it is told that the call begins. */
+    uint32_t number;
+    uint64_t kept;
 };
-void gpc_observe_begin(struct gpc_observed *o, const char *name);
-void gpc_observe_end(const struct gpc_observed *o, CUresult result);
+void gpc_observe_begin(struct gpc_observed *o);
+void gpc_observe_end(struct gpc_observed *o, CUresult result);
 
 #endif

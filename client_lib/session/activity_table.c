@@ -9,7 +9,9 @@
 #include <pthread.h>
 
 #include "activity.h"
+#include "context.h"
 #include "cupti.h"
+#include "module.h"
 #include "observe.h"
 
 #define SENT 65536u /* the latest messages; of earlier ones the call is not known */
@@ -34,22 +36,26 @@ static const struct gpc_activity_observer *who(void)
     return __atomic_load_n(&observer, __ATOMIC_ACQUIRE);
 }
 
-uint32_t gpc_activity_call_begin(void)
+/* Whoever is told may make calls, which have numbers of their own. */
+void gpc_activity_call_begin(struct gpc_observed *call)
 {
     struct gpc_thread *t = gpc_thread();
-    t->correlation = __atomic_add_fetch(&last_correlation, 1, __ATOMIC_RELAXED);
+    const struct gpc_activity_observer *o = who();
+    call->correlation = __atomic_add_fetch(&last_correlation, 1, __ATOMIC_RELAXED);
+    if (o)
+        o->calling(call);
+    t->correlation = call->correlation;
     t->correlated = false;
     t->host_memory = GP_CUPTI_MEMORY_UNKNOWN;
-    return t->correlation;
 }
 
-void gpc_activity_call_end(const char *name, uint32_t correlation, uint64_t began_ns, CUresult r)
+void gpc_activity_call_end(struct gpc_observed *call, CUresult result)
 {
     struct gpc_thread *t = gpc_thread();
     const struct gpc_activity_observer *o = who();
     t->correlation = 0;
     if (o)
-        o->called(name, correlation, began_ns, r, t->correlated);
+        o->called(call, result, t->correlated);
 }
 
 void gpc_activity_context(CUcontext context, bool made)
@@ -125,6 +131,16 @@ static CUresult flush(bool forced, uint64_t *dropped)
     return gpc_session_count() ? gpc_activity_flush(forced, dropped) : CUDA_SUCCESS;
 }
 
+static const char *kernel(CUfunction function)
+{
+    const struct gpc_kernel *k = gpc_kernel_of(function);
+    return k ? k->name : NULL;
+}
+
 const struct gpc_activity_table gpc_activity_table = {.observe = observe,
                                                       .record = record,
-                                                      .flush = flush};
+                                                      .flush = flush,
+                                                      .current = gpc_current_context,
+                                                      .number = gpc_context_unique_id,
+                                                      .device = gpc_context_device,
+                                                      .kernel = kernel};

@@ -30,7 +30,10 @@ def numbers(table: dict[str, int]) -> str:
     lines.append("const struct gpc_driver_number gpc_driver_numbers[] = {")
     lines += [f'    {{"{name}", {number}}},' for name, number in sorted(table.items())]
     lines.append("};")
-    lines.append(f"const size_t gpc_driver_number_count = {len(table)};\n")
+    last = max(table.values())
+    lines.append(f"const size_t gpc_driver_number_count = {len(table)};")
+    lines.append(f"const uint32_t gpc_driver_number_last = {last};")
+    lines.append(f'_Static_assert({last} < GPC_CUPTI_NUMBERS, "there are more");\n')
     return "\n".join(lines)
 
 

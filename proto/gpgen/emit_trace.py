@@ -2,9 +2,10 @@
 
 Whoever includes export.h writes the *body* of an exported function: the name is
 defined to gpc_body_NAME there. The exported function itself is written here and
-calls the body; where somebody observes calls, it says when the call begins and ends, and
-decodes it into the trace where one is asked for. So stubs written by hand and generated
-ones are observed alike.
+calls the body, or where somebody observes calls, the function `observed_NAME`: that says when the
+call begins and ends, what it was given, and decodes it into the trace where one is asked for.
+So stubs written by hand and generated ones are observed alike, and a call that nobody observes
+costs one load.
 """
 
 from __future__ import annotations
@@ -111,8 +112,10 @@ def trace_calls(spec: Spec) -> str:
     lines.append('#include "observe.h"\n#include "trace.h"\n')
     for structure in _structures(spec):
         lines += _structure(structure)
+    launches = {f.name for f in spec.cuda if "gp_launch" in f.sends}
     for f in spec.cuda:
         lines += _traced(f)
+        lines += _observed(f, launches)
         for name in (f.name, *f.variants):
             lines += _export(f, name)
     return "\n".join(lines)
@@ -209,14 +212,17 @@ def _after(p: Param) -> list[str]:
     return [f"        GPC_TRACE_POINTEE(&t_, {n});"]
 
 
+def _behind_body(f: Function) -> str:
+    """The parameters of what stands between an exported function and its body."""
+    shown = _shown(f)
+    types = ", ".join(f"{p.ctype}{p.array}" for p in shown) or "void"
+    return ", ".join(["const char *name_", f"CUresult (*body_)({types})", *(p.decl for p in shown)])
+
+
 def _traced(f: Function) -> list[str]:
     """Own names end in an underscore, which those of CUDA's parameters never do."""
     shown = _shown(f)
-    types = ", ".join(f"{p.ctype}{p.array}" for p in shown) or "void"
-    params = ", ".join(
-        ["const char *name_", f"CUresult (*body_)({types})", *(p.decl for p in shown)]
-    )
-    lines = [f"static CUresult traced_{f.name}({params})\n{{"]
+    lines = [f"static CUresult traced_{f.name}({_behind_body(f)})\n{{"]
     lines.append("    struct gpc_trace t_;\n    gpc_trace_begin(&t_, name_);")
     for p in shown:
         lines += _before(p)
@@ -231,16 +237,43 @@ def _traced(f: Function) -> list[str]:
     return lines
 
 
+def _launched(f: Function, launches: set[str]) -> str:
+    """The parameter that is the kernel of a launch."""
+    if f.name not in launches and f.alias.partition("(")[0] not in launches:
+        return ""
+    return next((p.name for p in f.params if p.ctype == "CUfunction"), "")
+
+
+def _observed(f: Function, launches: set[str]) -> list[str]:
+    """The arguments are one behind the other as in CUPTI's structures (generated_cuda_meta.h)."""
+    shown = _shown(f)
+    arguments = ", ".join(p.name for p in shown)
+    behind = f", {arguments}" if arguments else ""
+    lines = [f"static GPC_COLD CUresult observed_{f.name}({_behind_body(f)})\n{{"]
+    known = [".name = name_"]
+    if shown:
+        members = " ".join(f"{p.decl};" for p in shown)
+        lines.append(f"    const struct {{ {members} }} given_ = {{{arguments}}};")
+        known.append(".given = &given_")
+    if kernel := _launched(f, launches):
+        known.append(f".launched = {kernel}")
+    return [
+        *lines,
+        f"    struct gpc_observed o_ = {{{', '.join(known)}}};\n    gpc_observe_begin(&o_);",
+        "    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)",
+        f"                      ? traced_{f.name}(name_, body_{behind})",
+        f"                      : body_({arguments});",
+        "    gpc_observe_end(&o_, r_);\n    return r_;\n}\n",
+    ]
+
+
 def _export(f: Function, name: str) -> list[str]:
     arguments = ", ".join(p.name for p in _shown(f))
     behind = f", {arguments}" if arguments else ""
     return [
         f"GPC_EXPORT CUresult {name}({_prototype(f)})\n{{",
-        "    if (!GPC_OBSERVED(~0u))",
-        f'        return gpc_error_told("{f.name}", gpc_body_{name}({arguments}));',
-        f'    struct gpc_observed o_;\n    gpc_observe_begin(&o_, "{name}");',
-        "    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)",
-        f'                      ? traced_{f.name}("{name}", gpc_body_{name}{behind})',
-        f"                      : gpc_body_{name}({arguments});",
-        f'    gpc_observe_end(&o_, r_);\n    return gpc_error_told("{f.name}", r_);\n}}\n',
+        f'    return gpc_error_told("{f.name}",',
+        "        GPC_OBSERVED(~0u)",
+        f'            ? observed_{f.name}("{name}", gpc_body_{name}{behind})',
+        f"            : gpc_body_{name}({arguments}));\n}}\n",
     ]

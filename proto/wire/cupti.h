@@ -14,6 +14,7 @@
 enum gp_cupti_result {
     GP_CUPTI_SUCCESS = 0,
     GP_CUPTI_INVALID_PARAMETER = 1,
+    GP_CUPTI_INVALID_DEVICE = 2,
     GP_CUPTI_OUT_OF_MEMORY = 8,
     GP_CUPTI_NOT_IMPLEMENTED = 11,
     GP_CUPTI_MAX_LIMIT_REACHED = 12,
@@ -44,6 +45,8 @@ enum gp_cupti_memory {
     GP_CUPTI_PINNED,
     GP_CUPTI_DEVICE,
 };
+/* A thread's number is what pthread_self gives, cut to 32 bits, or the system's. */
+enum gp_cupti_thread { GP_CUPTI_THREAD_DEFAULT, GP_CUPTI_THREAD_SYSTEM };
 #define GP_CUPTI_ASYNC 1u /* a flag of copies and sets */
 #define GP_CUPTI_FLUSH_FORCED 1u
 #define GP_CUPTI_CUSTOM0 3u /* a kind of external correlation */
@@ -133,6 +136,32 @@ struct gp_cupti_api {
     uint32_t process, thread, correlation, result;
 };
 _Static_assert(sizeof(struct gp_cupti_api) == 40, "CUPTI's layout");
+
+/* Where callbacks come from, and what the resource domain's of a context are about. */
+enum gp_cupti_domain { GP_CUPTI_DOMAIN_DRIVER = 1, GP_CUPTI_DOMAIN_RESOURCE = 3 };
+enum gp_cupti_resource { GP_CUPTI_CONTEXT_CREATED = 1, GP_CUPTI_CONTEXT_ENDING = 2 };
+enum gp_cupti_site { GP_CUPTI_ENTER, GP_CUPTI_EXIT };
+
+/* What a callback is told of a call. */
+struct gp_cupti_call {
+    uint32_t site; /* gp_cupti_site */
+    const char *name;
+    const void *given; /* a structure of its arguments */
+    void *result;      /* a CUresult; NULL where it begins */
+    const char *kernel;
+    CUcontext context;
+    uint32_t context_number;
+    uint64_t *kept; /* by the callback where the call begins, for itself where it ends */
+    uint32_t correlation;
+};
+_Static_assert(offsetof(struct gp_cupti_call, context_number) == 48, "CUPTI's layout");
+_Static_assert(offsetof(struct gp_cupti_call, correlation) == 64, "CUPTI's layout");
+
+/* And of a resource. */
+struct gp_cupti_of_resource {
+    CUcontext context;
+    void *handle, *descriptor;
+};
 
 /* Bytes of a record of this kind in a buffer; 0: none of these. */
 static inline size_t gp_cupti_size(uint32_t kind)

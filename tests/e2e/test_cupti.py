@@ -21,6 +21,13 @@ def test_a_profile(toolchain: Toolchain, server: PoolServer, transport: str, lib
     assert result.returncode == 0, result.explain()
 
 
+def test_callbacks_of_calls(toolchain: Toolchain, server: PoolServer, transport: str) -> None:
+    """Also that what they call themselves changes nothing of the call that they are told of."""
+    binary = toolchain.driver_program("driver_cupti_calls")
+    result = server.run([str(binary), "libcupti.so.13"], transport)
+    assert result.returncode == 0, result.explain()
+
+
 def test_beside_a_timeline(toolchain: Toolchain, server: PoolServer, tmp_path: Path) -> None:
     """One does not end the other's records."""
     binary = toolchain.driver_program("driver_cupti")

@@ -15,10 +15,8 @@
 #define BUFFER ((size_t)256 << 10)
 #define LAUNCHES 5
 #define LARGE ((size_t)8 << 20) /* more than one message carries */
+#define RUNTIME 2u              /* whose calls are not told of */
 #define STEP 4711u              /* what the program says that it does */
-#define CONTEXT_CREATED 1u
-#define CONTEXT_ENDING 2u
-#define RESOURCE 3u
 
 struct subscriber;
 typedef void callback(void *userdata, uint32_t domain, uint32_t cbid, const void *data);
@@ -74,7 +72,8 @@ static void completed(CUcontext context, uint32_t stream, uint8_t *buffer, size_
 static void told(void *userdata, uint32_t domain, uint32_t cbid, const void *data)
 {
     CUcontext context = *(const CUcontext *)data;
-    EXPECT(userdata == &contexts && domain == RESOURCE && cbid == CONTEXT_CREATED && context,
+    EXPECT(userdata == &contexts && domain == GP_CUPTI_DOMAIN_RESOURCE &&
+               cbid == GP_CUPTI_CONTEXT_CREATED && context,
            "a callback of domain %u, number %u", domain, cbid);
     contexts++;
 }
@@ -295,8 +294,9 @@ int main(int argc, char **argv)
     EXPECT(version == (strstr(argv[1], ".so.12") ? 28u : 130000u), "its version is %u", version);
     GIVES(GP_CUPTI_SUCCESS, p.cuptiSubscribe(&handle, told, &contexts));
     GIVES(GP_CUPTI_MULTIPLE_SUBSCRIBERS, p.cuptiSubscribe(&other, told, NULL));
-    GIVES(GP_CUPTI_SUCCESS, p.cuptiEnableCallback(1, handle, RESOURCE, CONTEXT_CREATED));
-    GIVES(GP_CUPTI_NOT_SUPPORTED, p.cuptiEnableCallback(1, handle, 1, 307));
+    GIVES(GP_CUPTI_SUCCESS,
+          p.cuptiEnableCallback(1, handle, GP_CUPTI_DOMAIN_RESOURCE, GP_CUPTI_CONTEXT_CREATED));
+    GIVES(GP_CUPTI_NOT_SUPPORTED, p.cuptiEnableCallback(1, handle, RUNTIME, 211));
     driver_start();
     EXPECT(contexts == 1, "%zu contexts were told of", contexts);
     CU(cuModuleLoadData(&module, kernels_ptx));
@@ -308,6 +308,7 @@ int main(int argc, char **argv)
     GIVES(GP_CUPTI_INVALID_PARAMETER, p.cuptiUnsubscribe(handle));
     GIVES(GP_CUPTI_SUCCESS, p.cuptiFinalize());
     GIVES(GP_CUPTI_SUCCESS, p.cuptiSubscribe(&handle, told_of_an_end, NULL));
-    GIVES(GP_CUPTI_SUCCESS, p.cuptiEnableCallback(1, handle, RESOURCE, CONTEXT_ENDING));
+    GIVES(GP_CUPTI_SUCCESS,
+          p.cuptiEnableCallback(1, handle, GP_CUPTI_DOMAIN_RESOURCE, GP_CUPTI_CONTEXT_ENDING));
     return finish("driver_cupti");
 }

@@ -32,17 +32,24 @@ static CUresult traced_cuEventCreate(const char *name_, CUresult (*body_)(CUeven
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuEventCreate(const char *name_, CUresult (*body_)(CUevent *, unsigned int), CUevent *phEvent, unsigned int Flags)
+{
+    const struct { CUevent *phEvent; unsigned int Flags; } given_ = {phEvent, Flags};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuEventCreate(name_, body_, phEvent, Flags)
+                      : body_(phEvent, Flags);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuEventCreate", gpc_body_cuEventCreate(phEvent, Flags));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuEventCreate");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuEventCreate("cuEventCreate", gpc_body_cuEventCreate, phEvent, Flags)
-                      : gpc_body_cuEventCreate(phEvent, Flags);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuEventCreate", r_);
+    return gpc_error_told("cuEventCreate",
+        GPC_OBSERVED(~0u)
+            ? observed_cuEventCreate("cuEventCreate", gpc_body_cuEventCreate, phEvent, Flags)
+            : gpc_body_cuEventCreate(phEvent, Flags));
 }
 
 static CUresult traced_cuEventRecord(const char *name_, CUresult (*body_)(CUevent, CUstream), CUevent hEvent, CUstream hStream)
@@ -58,30 +65,32 @@ static CUresult traced_cuEventRecord(const char *name_, CUresult (*body_)(CUeven
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuEventRecord(const char *name_, CUresult (*body_)(CUevent, CUstream), CUevent hEvent, CUstream hStream)
+{
+    const struct { CUevent hEvent; CUstream hStream; } given_ = {hEvent, hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuEventRecord(name_, body_, hEvent, hStream)
+                      : body_(hEvent, hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuEventRecord", gpc_body_cuEventRecord(hEvent, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuEventRecord");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuEventRecord("cuEventRecord", gpc_body_cuEventRecord, hEvent, hStream)
-                      : gpc_body_cuEventRecord(hEvent, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuEventRecord", r_);
+    return gpc_error_told("cuEventRecord",
+        GPC_OBSERVED(~0u)
+            ? observed_cuEventRecord("cuEventRecord", gpc_body_cuEventRecord, hEvent, hStream)
+            : gpc_body_cuEventRecord(hEvent, hStream));
 }
 
 GPC_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuEventRecord", gpc_body_cuEventRecord_ptsz(hEvent, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuEventRecord_ptsz");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuEventRecord("cuEventRecord_ptsz", gpc_body_cuEventRecord_ptsz, hEvent, hStream)
-                      : gpc_body_cuEventRecord_ptsz(hEvent, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuEventRecord", r_);
+    return gpc_error_told("cuEventRecord",
+        GPC_OBSERVED(~0u)
+            ? observed_cuEventRecord("cuEventRecord_ptsz", gpc_body_cuEventRecord_ptsz, hEvent, hStream)
+            : gpc_body_cuEventRecord_ptsz(hEvent, hStream));
 }
 
 static CUresult traced_cuEventDestroy_v2(const char *name_, CUresult (*body_)(CUevent), CUevent hEvent)
@@ -96,17 +105,24 @@ static CUresult traced_cuEventDestroy_v2(const char *name_, CUresult (*body_)(CU
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuEventDestroy_v2(const char *name_, CUresult (*body_)(CUevent), CUevent hEvent)
+{
+    const struct { CUevent hEvent; } given_ = {hEvent};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuEventDestroy_v2(name_, body_, hEvent)
+                      : body_(hEvent);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuEventDestroy_v2(CUevent hEvent)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuEventDestroy_v2", gpc_body_cuEventDestroy_v2(hEvent));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuEventDestroy_v2");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuEventDestroy_v2("cuEventDestroy_v2", gpc_body_cuEventDestroy_v2, hEvent)
-                      : gpc_body_cuEventDestroy_v2(hEvent);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuEventDestroy_v2", r_);
+    return gpc_error_told("cuEventDestroy_v2",
+        GPC_OBSERVED(~0u)
+            ? observed_cuEventDestroy_v2("cuEventDestroy_v2", gpc_body_cuEventDestroy_v2, hEvent)
+            : gpc_body_cuEventDestroy_v2(hEvent));
 }
 
 static CUresult traced_cuEventElapsedTime_v2(const char *name_, CUresult (*body_)(float *, CUevent, CUevent), float *pMilliseconds, CUevent hStart, CUevent hEnd)
@@ -125,17 +141,24 @@ static CUresult traced_cuEventElapsedTime_v2(const char *name_, CUresult (*body_
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuEventElapsedTime_v2(const char *name_, CUresult (*body_)(float *, CUevent, CUevent), float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+    const struct { float *pMilliseconds; CUevent hStart; CUevent hEnd; } given_ = {pMilliseconds, hStart, hEnd};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuEventElapsedTime_v2(name_, body_, pMilliseconds, hStart, hEnd)
+                      : body_(pMilliseconds, hStart, hEnd);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuEventElapsedTime_v2", gpc_body_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuEventElapsedTime_v2");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuEventElapsedTime_v2("cuEventElapsedTime_v2", gpc_body_cuEventElapsedTime_v2, pMilliseconds, hStart, hEnd)
-                      : gpc_body_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuEventElapsedTime_v2", r_);
+    return gpc_error_told("cuEventElapsedTime_v2",
+        GPC_OBSERVED(~0u)
+            ? observed_cuEventElapsedTime_v2("cuEventElapsedTime_v2", gpc_body_cuEventElapsedTime_v2, pMilliseconds, hStart, hEnd)
+            : gpc_body_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd));
 }
 
 static CUresult traced_cuEventSynchronize(const char *name_, CUresult (*body_)(CUevent), CUevent hEvent)
@@ -150,17 +173,24 @@ static CUresult traced_cuEventSynchronize(const char *name_, CUresult (*body_)(C
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuEventSynchronize(const char *name_, CUresult (*body_)(CUevent), CUevent hEvent)
+{
+    const struct { CUevent hEvent; } given_ = {hEvent};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuEventSynchronize(name_, body_, hEvent)
+                      : body_(hEvent);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuEventSynchronize(CUevent hEvent)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuEventSynchronize", gpc_body_cuEventSynchronize(hEvent));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuEventSynchronize");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuEventSynchronize("cuEventSynchronize", gpc_body_cuEventSynchronize, hEvent)
-                      : gpc_body_cuEventSynchronize(hEvent);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuEventSynchronize", r_);
+    return gpc_error_told("cuEventSynchronize",
+        GPC_OBSERVED(~0u)
+            ? observed_cuEventSynchronize("cuEventSynchronize", gpc_body_cuEventSynchronize, hEvent)
+            : gpc_body_cuEventSynchronize(hEvent));
 }
 
 static CUresult traced_cuThingGetAttribute(const char *name_, CUresult (*body_)(int *, int, CUdevice), int *pi, int attribute, CUdevice dev)
@@ -179,17 +209,24 @@ static CUresult traced_cuThingGetAttribute(const char *name_, CUresult (*body_)(
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingGetAttribute(const char *name_, CUresult (*body_)(int *, int, CUdevice), int *pi, int attribute, CUdevice dev)
+{
+    const struct { int *pi; int attribute; CUdevice dev; } given_ = {pi, attribute, dev};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingGetAttribute(name_, body_, pi, attribute, dev)
+                      : body_(pi, attribute, dev);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingGetAttribute(int *pi, int attribute, CUdevice dev)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingGetAttribute", gpc_body_cuThingGetAttribute(pi, attribute, dev));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingGetAttribute");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingGetAttribute("cuThingGetAttribute", gpc_body_cuThingGetAttribute, pi, attribute, dev)
-                      : gpc_body_cuThingGetAttribute(pi, attribute, dev);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingGetAttribute", r_);
+    return gpc_error_told("cuThingGetAttribute",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingGetAttribute("cuThingGetAttribute", gpc_body_cuThingGetAttribute, pi, attribute, dev)
+            : gpc_body_cuThingGetAttribute(pi, attribute, dev));
 }
 
 static CUresult traced_cuThingUse(const char *name_, CUresult (*body_)(unsigned int, const int *, const void *, int *, const char *, const CUmemLocation *, size_t *, CUtensorMap *, void *, CUcontext, unsigned char[16]), unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
@@ -224,30 +261,32 @@ static CUresult traced_cuThingUse(const char *name_, CUresult (*body_)(unsigned 
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingUse(const char *name_, CUresult (*body_)(unsigned int, const int *, const void *, int *, const char *, const CUmemLocation *, size_t *, CUtensorMap *, void *, CUcontext, unsigned char[16]), unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
+{
+    const struct { unsigned int n; const int *values; const void *data; int *results; const char *name; const CUmemLocation *location; size_t *size; CUtensorMap *map; void *where; CUcontext ctx; unsigned char key[16]; } given_ = {n, values, data, results, name, location, size, map, where, ctx, key};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingUse(name_, body_, n, values, data, results, name, location, size, map, where, ctx, key)
+                      : body_(n, values, data, results, name, location, size, map, where, ctx, key);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingUse(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingUse", gpc_body_cuThingUse(n, values, data, results, name, location, size, map, where, ctx, key));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingUse");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingUse("cuThingUse", gpc_body_cuThingUse, n, values, data, results, name, location, size, map, where, ctx, key)
-                      : gpc_body_cuThingUse(n, values, data, results, name, location, size, map, where, ctx, key);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingUse", r_);
+    return gpc_error_told("cuThingUse",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingUse("cuThingUse", gpc_body_cuThingUse, n, values, data, results, name, location, size, map, where, ctx, key)
+            : gpc_body_cuThingUse(n, values, data, results, name, location, size, map, where, ctx, key));
 }
 
 GPC_EXPORT CUresult cuThingUse_ptds(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingUse", gpc_body_cuThingUse_ptds(n, values, data, results, name, location, size, map, where, ctx, key));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingUse_ptds");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingUse("cuThingUse_ptds", gpc_body_cuThingUse_ptds, n, values, data, results, name, location, size, map, where, ctx, key)
-                      : gpc_body_cuThingUse_ptds(n, values, data, results, name, location, size, map, where, ctx, key);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingUse", r_);
+    return gpc_error_told("cuThingUse",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingUse("cuThingUse_ptds", gpc_body_cuThingUse_ptds, n, values, data, results, name, location, size, map, where, ctx, key)
+            : gpc_body_cuThingUse_ptds(n, values, data, results, name, location, size, map, where, ctx, key));
 }
 
 static CUresult traced_cuThingCopy(const char *name_, CUresult (*body_)(void *, const void *, size_t), void *to, const void *from, size_t bytes)
@@ -264,17 +303,24 @@ static CUresult traced_cuThingCopy(const char *name_, CUresult (*body_)(void *, 
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingCopy(const char *name_, CUresult (*body_)(void *, const void *, size_t), void *to, const void *from, size_t bytes)
+{
+    const struct { void *to; const void *from; size_t bytes; } given_ = {to, from, bytes};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingCopy(name_, body_, to, from, bytes)
+                      : body_(to, from, bytes);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingCopy(void *to, const void *from, size_t bytes)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingCopy", gpc_body_cuThingCopy(to, from, bytes));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingCopy");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingCopy("cuThingCopy", gpc_body_cuThingCopy, to, from, bytes)
-                      : gpc_body_cuThingCopy(to, from, bytes);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingCopy", r_);
+    return gpc_error_told("cuThingCopy",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingCopy("cuThingCopy", gpc_body_cuThingCopy, to, from, bytes)
+            : gpc_body_cuThingCopy(to, from, bytes));
 }
 
 static CUresult traced_cuThingGetVersion(const char *name_, CUresult (*body_)(int *), int *version)
@@ -291,17 +337,24 @@ static CUresult traced_cuThingGetVersion(const char *name_, CUresult (*body_)(in
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingGetVersion(const char *name_, CUresult (*body_)(int *), int *version)
+{
+    const struct { int *version; } given_ = {version};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingGetVersion(name_, body_, version)
+                      : body_(version);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingGetVersion(int *version)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingGetVersion", gpc_body_cuThingGetVersion(version));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingGetVersion");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingGetVersion("cuThingGetVersion", gpc_body_cuThingGetVersion, version)
-                      : gpc_body_cuThingGetVersion(version);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingGetVersion", r_);
+    return gpc_error_told("cuThingGetVersion",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingGetVersion("cuThingGetVersion", gpc_body_cuThingGetVersion, version)
+            : gpc_body_cuThingGetVersion(version));
 }
 
 static CUresult traced_cuOld(const char *name_, CUresult (*body_)(void))
@@ -315,17 +368,23 @@ static CUresult traced_cuOld(const char *name_, CUresult (*body_)(void))
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuOld(const char *name_, CUresult (*body_)(void))
+{
+    struct gpc_observed o_ = {.name = name_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuOld(name_, body_)
+                      : body_();
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuOld(void)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuOld", gpc_body_cuOld());
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuOld");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuOld("cuOld", gpc_body_cuOld)
-                      : gpc_body_cuOld();
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuOld", r_);
+    return gpc_error_told("cuOld",
+        GPC_OBSERVED(~0u)
+            ? observed_cuOld("cuOld", gpc_body_cuOld)
+            : gpc_body_cuOld());
 }
 
 static CUresult traced_cuThingSetAsync(const char *name_, CUresult (*body_)(void *, size_t, CUstream), void *where, size_t bytes, CUstream hStream)
@@ -342,17 +401,24 @@ static CUresult traced_cuThingSetAsync(const char *name_, CUresult (*body_)(void
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingSetAsync(const char *name_, CUresult (*body_)(void *, size_t, CUstream), void *where, size_t bytes, CUstream hStream)
+{
+    const struct { void *where; size_t bytes; CUstream hStream; } given_ = {where, bytes, hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingSetAsync(name_, body_, where, bytes, hStream)
+                      : body_(where, bytes, hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingSetAsync", gpc_body_cuThingSetAsync(where, bytes, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingSetAsync");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingSetAsync("cuThingSetAsync", gpc_body_cuThingSetAsync, where, bytes, hStream)
-                      : gpc_body_cuThingSetAsync(where, bytes, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingSetAsync", r_);
+    return gpc_error_told("cuThingSetAsync",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingSetAsync("cuThingSetAsync", gpc_body_cuThingSetAsync, where, bytes, hStream)
+            : gpc_body_cuThingSetAsync(where, bytes, hStream));
 }
 
 static CUresult traced_cuThingLoad(const char *name_, CUresult (*body_)(CUmodule *), CUmodule *module)
@@ -369,17 +435,24 @@ static CUresult traced_cuThingLoad(const char *name_, CUresult (*body_)(CUmodule
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingLoad(const char *name_, CUresult (*body_)(CUmodule *), CUmodule *module)
+{
+    const struct { CUmodule *module; } given_ = {module};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingLoad(name_, body_, module)
+                      : body_(module);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingLoad(CUmodule *module)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingLoad", gpc_body_cuThingLoad(module));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingLoad");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingLoad("cuThingLoad", gpc_body_cuThingLoad, module)
-                      : gpc_body_cuThingLoad(module);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingLoad", r_);
+    return gpc_error_told("cuThingLoad",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingLoad("cuThingLoad", gpc_body_cuThingLoad, module)
+            : gpc_body_cuThingLoad(module));
 }
 
 static CUresult traced_cuThingFind(const char *name_, CUresult (*body_)(size_t *, CUmodule), size_t *bytes, CUmodule module)
@@ -397,17 +470,24 @@ static CUresult traced_cuThingFind(const char *name_, CUresult (*body_)(size_t *
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingFind(const char *name_, CUresult (*body_)(size_t *, CUmodule), size_t *bytes, CUmodule module)
+{
+    const struct { size_t *bytes; CUmodule module; } given_ = {bytes, module};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingFind(name_, body_, bytes, module)
+                      : body_(bytes, module);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingFind(size_t *bytes, CUmodule module)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingFind", gpc_body_cuThingFind(bytes, module));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingFind");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingFind("cuThingFind", gpc_body_cuThingFind, bytes, module)
-                      : gpc_body_cuThingFind(bytes, module);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingFind", r_);
+    return gpc_error_told("cuThingFind",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingFind("cuThingFind", gpc_body_cuThingFind, bytes, module)
+            : gpc_body_cuThingFind(bytes, module));
 }
 
 static CUresult traced_cuThingUnload(const char *name_, CUresult (*body_)(CUmodule), CUmodule module)
@@ -422,17 +502,24 @@ static CUresult traced_cuThingUnload(const char *name_, CUresult (*body_)(CUmodu
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingUnload(const char *name_, CUresult (*body_)(CUmodule), CUmodule module)
+{
+    const struct { CUmodule module; } given_ = {module};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingUnload(name_, body_, module)
+                      : body_(module);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingUnload(CUmodule module)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingUnload", gpc_body_cuThingUnload(module));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingUnload");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingUnload("cuThingUnload", gpc_body_cuThingUnload, module)
-                      : gpc_body_cuThingUnload(module);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingUnload", r_);
+    return gpc_error_told("cuThingUnload",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingUnload("cuThingUnload", gpc_body_cuThingUnload, module)
+            : gpc_body_cuThingUnload(module));
 }
 
 static CUresult traced_cuThingAsk(const char *name_, CUresult (*body_)(int *, CUfunction), int *pi, CUfunction function)
@@ -450,17 +537,24 @@ static CUresult traced_cuThingAsk(const char *name_, CUresult (*body_)(int *, CU
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingAsk(const char *name_, CUresult (*body_)(int *, CUfunction), int *pi, CUfunction function)
+{
+    const struct { int *pi; CUfunction function; } given_ = {pi, function};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingAsk(name_, body_, pi, function)
+                      : body_(pi, function);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingAsk(int *pi, CUfunction function)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingAsk", gpc_body_cuThingAsk(pi, function));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingAsk");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingAsk("cuThingAsk", gpc_body_cuThingAsk, pi, function)
-                      : gpc_body_cuThingAsk(pi, function);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingAsk", r_);
+    return gpc_error_told("cuThingAsk",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingAsk("cuThingAsk", gpc_body_cuThingAsk, pi, function)
+            : gpc_body_cuThingAsk(pi, function));
 }
 
 static CUresult traced_cuThingSet(const char *name_, CUresult (*body_)(CUfunction, int), CUfunction function, int value)
@@ -476,17 +570,24 @@ static CUresult traced_cuThingSet(const char *name_, CUresult (*body_)(CUfunctio
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingSet(const char *name_, CUresult (*body_)(CUfunction, int), CUfunction function, int value)
+{
+    const struct { CUfunction function; int value; } given_ = {function, value};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingSet(name_, body_, function, value)
+                      : body_(function, value);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingSet(CUfunction function, int value)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingSet", gpc_body_cuThingSet(function, value));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingSet");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingSet("cuThingSet", gpc_body_cuThingSet, function, value)
-                      : gpc_body_cuThingSet(function, value);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingSet", r_);
+    return gpc_error_told("cuThingSet",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingSet("cuThingSet", gpc_body_cuThingSet, function, value)
+            : gpc_body_cuThingSet(function, value));
 }
 
 static CUresult traced_cuThingFill(const char *name_, CUresult (*body_)(CUdeviceptr, size_t), CUdeviceptr where, size_t bytes)
@@ -502,17 +603,24 @@ static CUresult traced_cuThingFill(const char *name_, CUresult (*body_)(CUdevice
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingFill(const char *name_, CUresult (*body_)(CUdeviceptr, size_t), CUdeviceptr where, size_t bytes)
+{
+    const struct { CUdeviceptr where; size_t bytes; } given_ = {where, bytes};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingFill(name_, body_, where, bytes)
+                      : body_(where, bytes);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingFill(CUdeviceptr where, size_t bytes)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingFill", gpc_body_cuThingFill(where, bytes));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingFill");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingFill("cuThingFill", gpc_body_cuThingFill, where, bytes)
-                      : gpc_body_cuThingFill(where, bytes);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingFill", r_);
+    return gpc_error_told("cuThingFill",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingFill("cuThingFill", gpc_body_cuThingFill, where, bytes)
+            : gpc_body_cuThingFill(where, bytes));
 }
 
 static CUresult traced_cuThingStart(const char *name_, CUresult (*body_)(CUfunction, unsigned int, int, unsigned int, unsigned int, void *, int), CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
@@ -533,17 +641,24 @@ static CUresult traced_cuThingStart(const char *name_, CUresult (*body_)(CUfunct
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingStart(const char *name_, CUresult (*body_)(CUfunction, unsigned int, int, unsigned int, unsigned int, void *, int), CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
+{
+    const struct { CUfunction function; unsigned int flags; int level; unsigned int most; unsigned int n; void *where; int reserved; } given_ = {function, flags, level, most, n, where, reserved};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingStart(name_, body_, function, flags, level, most, n, where, reserved)
+                      : body_(function, flags, level, most, n, where, reserved);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingStart(CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingStart", gpc_body_cuThingStart(function, flags, level, most, n, where, reserved));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingStart");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingStart("cuThingStart", gpc_body_cuThingStart, function, flags, level, most, n, where, reserved)
-                      : gpc_body_cuThingStart(function, flags, level, most, n, where, reserved);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingStart", r_);
+    return gpc_error_told("cuThingStart",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingStart("cuThingStart", gpc_body_cuThingStart, function, flags, level, most, n, where, reserved)
+            : gpc_body_cuThingStart(function, flags, level, most, n, where, reserved));
 }
 
 static CUresult traced_cuThingBegin(const char *name_, CUresult (*body_)(CUstream), CUstream stream)
@@ -558,17 +673,24 @@ static CUresult traced_cuThingBegin(const char *name_, CUresult (*body_)(CUstrea
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingBegin(const char *name_, CUresult (*body_)(CUstream), CUstream stream)
+{
+    const struct { CUstream stream; } given_ = {stream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingBegin(name_, body_, stream)
+                      : body_(stream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingBegin(CUstream stream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingBegin", gpc_body_cuThingBegin(stream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingBegin");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingBegin("cuThingBegin", gpc_body_cuThingBegin, stream)
-                      : gpc_body_cuThingBegin(stream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingBegin", r_);
+    return gpc_error_told("cuThingBegin",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingBegin("cuThingBegin", gpc_body_cuThingBegin, stream)
+            : gpc_body_cuThingBegin(stream));
 }
 
 static CUresult traced_cuThingRecord(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
@@ -583,17 +705,24 @@ static CUresult traced_cuThingRecord(const char *name_, CUresult (*body_)(CUstre
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingRecord(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
+{
+    const struct { CUstream hStream; } given_ = {hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingRecord(name_, body_, hStream)
+                      : body_(hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingRecord(CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingRecord", gpc_body_cuThingRecord(hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingRecord");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingRecord("cuThingRecord", gpc_body_cuThingRecord, hStream)
-                      : gpc_body_cuThingRecord(hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingRecord", r_);
+    return gpc_error_told("cuThingRecord",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingRecord("cuThingRecord", gpc_body_cuThingRecord, hStream)
+            : gpc_body_cuThingRecord(hStream));
 }
 
 static CUresult traced_cuThingRecorded(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
@@ -608,17 +737,24 @@ static CUresult traced_cuThingRecorded(const char *name_, CUresult (*body_)(CUst
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingRecorded(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
+{
+    const struct { CUstream hStream; } given_ = {hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingRecorded(name_, body_, hStream)
+                      : body_(hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingRecorded(CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingRecorded", gpc_body_cuThingRecorded(hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingRecorded");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingRecorded("cuThingRecorded", gpc_body_cuThingRecorded, hStream)
-                      : gpc_body_cuThingRecorded(hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingRecorded", r_);
+    return gpc_error_told("cuThingRecorded",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingRecorded("cuThingRecorded", gpc_body_cuThingRecorded, hStream)
+            : gpc_body_cuThingRecorded(hStream));
 }
 
 static CUresult traced_cuThingMove(const char *name_, CUresult (*body_)(void *, void *, size_t, CUstream), void *dst, void *src, size_t ByteCount, CUstream hStream)
@@ -636,17 +772,24 @@ static CUresult traced_cuThingMove(const char *name_, CUresult (*body_)(void *, 
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingMove(const char *name_, CUresult (*body_)(void *, void *, size_t, CUstream), void *dst, void *src, size_t ByteCount, CUstream hStream)
+{
+    const struct { void *dst; void *src; size_t ByteCount; CUstream hStream; } given_ = {dst, src, ByteCount, hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingMove(name_, body_, dst, src, ByteCount, hStream)
+                      : body_(dst, src, ByteCount, hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingMove", gpc_body_cuThingMove(dst, src, ByteCount, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingMove");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingMove("cuThingMove", gpc_body_cuThingMove, dst, src, ByteCount, hStream)
-                      : gpc_body_cuThingMove(dst, src, ByteCount, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingMove", r_);
+    return gpc_error_told("cuThingMove",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingMove("cuThingMove", gpc_body_cuThingMove, dst, src, ByteCount, hStream)
+            : gpc_body_cuThingMove(dst, src, ByteCount, hStream));
 }
 
 static CUresult traced_cuThingInstantiate(const char *name_, CUresult (*body_)(CUgraphExec *, CUgraph), CUgraphExec *exec, CUgraph graph)
@@ -664,17 +807,24 @@ static CUresult traced_cuThingInstantiate(const char *name_, CUresult (*body_)(C
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingInstantiate(const char *name_, CUresult (*body_)(CUgraphExec *, CUgraph), CUgraphExec *exec, CUgraph graph)
+{
+    const struct { CUgraphExec *exec; CUgraph graph; } given_ = {exec, graph};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingInstantiate(name_, body_, exec, graph)
+                      : body_(exec, graph);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingInstantiate", gpc_body_cuThingInstantiate(exec, graph));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingInstantiate");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingInstantiate("cuThingInstantiate", gpc_body_cuThingInstantiate, exec, graph)
-                      : gpc_body_cuThingInstantiate(exec, graph);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingInstantiate", r_);
+    return gpc_error_told("cuThingInstantiate",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingInstantiate("cuThingInstantiate", gpc_body_cuThingInstantiate, exec, graph)
+            : gpc_body_cuThingInstantiate(exec, graph));
 }
 
 static CUresult traced_cuThingRun(const char *name_, CUresult (*body_)(CUgraphExec, CUstream), CUgraphExec exec, CUstream hStream)
@@ -690,17 +840,24 @@ static CUresult traced_cuThingRun(const char *name_, CUresult (*body_)(CUgraphEx
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingRun(const char *name_, CUresult (*body_)(CUgraphExec, CUstream), CUgraphExec exec, CUstream hStream)
+{
+    const struct { CUgraphExec exec; CUstream hStream; } given_ = {exec, hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingRun(name_, body_, exec, hStream)
+                      : body_(exec, hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingRun(CUgraphExec exec, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingRun", gpc_body_cuThingRun(exec, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingRun");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingRun("cuThingRun", gpc_body_cuThingRun, exec, hStream)
-                      : gpc_body_cuThingRun(exec, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingRun", r_);
+    return gpc_error_told("cuThingRun",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingRun("cuThingRun", gpc_body_cuThingRun, exec, hStream)
+            : gpc_body_cuThingRun(exec, hStream));
 }
 
 static CUresult traced_cuThingMake(const char *name_, CUresult (*body_)(CUdeviceptr_v1, unsigned int), CUdeviceptr_v1 where, unsigned int bytes)
@@ -716,17 +873,24 @@ static CUresult traced_cuThingMake(const char *name_, CUresult (*body_)(CUdevice
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingMake(const char *name_, CUresult (*body_)(CUdeviceptr_v1, unsigned int), CUdeviceptr_v1 where, unsigned int bytes)
+{
+    const struct { CUdeviceptr_v1 where; unsigned int bytes; } given_ = {where, bytes};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingMake(name_, body_, where, bytes)
+                      : body_(where, bytes);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingMake", gpc_body_cuThingMake(where, bytes));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingMake");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingMake("cuThingMake", gpc_body_cuThingMake, where, bytes)
-                      : gpc_body_cuThingMake(where, bytes);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingMake", r_);
+    return gpc_error_told("cuThingMake",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingMake("cuThingMake", gpc_body_cuThingMake, where, bytes)
+            : gpc_body_cuThingMake(where, bytes));
 }
 
 static CUresult traced_cuThingMade(const char *name_, CUresult (*body_)(CUdeviceptr_v1 *), CUdeviceptr_v1 *where)
@@ -741,17 +905,24 @@ static CUresult traced_cuThingMade(const char *name_, CUresult (*body_)(CUdevice
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingMade(const char *name_, CUresult (*body_)(CUdeviceptr_v1 *), CUdeviceptr_v1 *where)
+{
+    const struct { CUdeviceptr_v1 *where; } given_ = {where};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingMade(name_, body_, where)
+                      : body_(where);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingMade(CUdeviceptr_v1 *where)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingMade", gpc_body_cuThingMade(where));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingMade");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingMade("cuThingMade", gpc_body_cuThingMade, where)
-                      : gpc_body_cuThingMade(where);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingMade", r_);
+    return gpc_error_told("cuThingMade",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingMade("cuThingMade", gpc_body_cuThingMade, where)
+            : gpc_body_cuThingMade(where));
 }
 
 static CUresult traced_cuThingEnd(const char *name_, CUresult (*body_)(CUgraph, CUstream), CUgraph graph, CUstream hStream)
@@ -767,17 +938,24 @@ static CUresult traced_cuThingEnd(const char *name_, CUresult (*body_)(CUgraph, 
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingEnd(const char *name_, CUresult (*body_)(CUgraph, CUstream), CUgraph graph, CUstream hStream)
+{
+    const struct { CUgraph graph; CUstream hStream; } given_ = {graph, hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingEnd(name_, body_, graph, hStream)
+                      : body_(graph, hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingEnd(CUgraph graph, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingEnd", gpc_body_cuThingEnd(graph, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingEnd");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingEnd("cuThingEnd", gpc_body_cuThingEnd, graph, hStream)
-                      : gpc_body_cuThingEnd(graph, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingEnd", r_);
+    return gpc_error_told("cuThingEnd",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingEnd("cuThingEnd", gpc_body_cuThingEnd, graph, hStream)
+            : gpc_body_cuThingEnd(graph, hStream));
 }
 
 static CUresult traced_cuThingJoin(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
@@ -792,17 +970,24 @@ static CUresult traced_cuThingJoin(const char *name_, CUresult (*body_)(CUstream
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingJoin(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
+{
+    const struct { CUstream hStream; } given_ = {hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingJoin(name_, body_, hStream)
+                      : body_(hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingJoin(CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingJoin", gpc_body_cuThingJoin(hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingJoin");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingJoin("cuThingJoin", gpc_body_cuThingJoin, hStream)
-                      : gpc_body_cuThingJoin(hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingJoin", r_);
+    return gpc_error_told("cuThingJoin",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingJoin("cuThingJoin", gpc_body_cuThingJoin, hStream)
+            : gpc_body_cuThingJoin(hStream));
 }
 
 static CUresult traced_cuThingIsRecorded(const char *name_, CUresult (*body_)(CUstream, int *), CUstream hStream, int *yes)
@@ -820,17 +1005,24 @@ static CUresult traced_cuThingIsRecorded(const char *name_, CUresult (*body_)(CU
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingIsRecorded(const char *name_, CUresult (*body_)(CUstream, int *), CUstream hStream, int *yes)
+{
+    const struct { CUstream hStream; int *yes; } given_ = {hStream, yes};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingIsRecorded(name_, body_, hStream, yes)
+                      : body_(hStream, yes);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingIsRecorded(CUstream hStream, int *yes)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingIsRecorded", gpc_body_cuThingIsRecorded(hStream, yes));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingIsRecorded");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingIsRecorded("cuThingIsRecorded", gpc_body_cuThingIsRecorded, hStream, yes)
-                      : gpc_body_cuThingIsRecorded(hStream, yes);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingIsRecorded", r_);
+    return gpc_error_told("cuThingIsRecorded",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingIsRecorded("cuThingIsRecorded", gpc_body_cuThingIsRecorded, hStream, yes)
+            : gpc_body_cuThingIsRecorded(hStream, yes));
 }
 
 static CUresult traced_cuThingGetName(const char *name_, CUresult (*body_)(char *, int *, int, int, int), char *name, int *weight, int length, int ordinal, int spare)
@@ -854,17 +1046,24 @@ static CUresult traced_cuThingGetName(const char *name_, CUresult (*body_)(char 
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingGetName(const char *name_, CUresult (*body_)(char *, int *, int, int, int), char *name, int *weight, int length, int ordinal, int spare)
+{
+    const struct { char *name; int *weight; int length; int ordinal; int spare; } given_ = {name, weight, length, ordinal, spare};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingGetName(name_, body_, name, weight, length, ordinal, spare)
+                      : body_(name, weight, length, ordinal, spare);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingGetName(char *name, int *weight, int length, int ordinal, int spare)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingGetName", gpc_body_cuThingGetName(name, weight, length, ordinal, spare));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingGetName");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingGetName("cuThingGetName", gpc_body_cuThingGetName, name, weight, length, ordinal, spare)
-                      : gpc_body_cuThingGetName(name, weight, length, ordinal, spare);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingGetName", r_);
+    return gpc_error_told("cuThingGetName",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingGetName("cuThingGetName", gpc_body_cuThingGetName, name, weight, length, ordinal, spare)
+            : gpc_body_cuThingGetName(name, weight, length, ordinal, spare));
 }
 
 static CUresult traced_cuThingGetContext(const char *name_, CUresult (*body_)(CUcontext, int *), CUcontext ctx, int *number)
@@ -882,17 +1081,24 @@ static CUresult traced_cuThingGetContext(const char *name_, CUresult (*body_)(CU
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingGetContext(const char *name_, CUresult (*body_)(CUcontext, int *), CUcontext ctx, int *number)
+{
+    const struct { CUcontext ctx; int *number; } given_ = {ctx, number};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingGetContext(name_, body_, ctx, number)
+                      : body_(ctx, number);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingGetContext(CUcontext ctx, int *number)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingGetContext", gpc_body_cuThingGetContext(ctx, number));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingGetContext");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingGetContext("cuThingGetContext", gpc_body_cuThingGetContext, ctx, number)
-                      : gpc_body_cuThingGetContext(ctx, number);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingGetContext", r_);
+    return gpc_error_told("cuThingGetContext",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingGetContext("cuThingGetContext", gpc_body_cuThingGetContext, ctx, number)
+            : gpc_body_cuThingGetContext(ctx, number));
 }
 
 static CUresult traced_cuThingOpen(const char *name_, CUresult (*body_)(int *, unsigned int), int *thing, unsigned int flags)
@@ -910,17 +1116,24 @@ static CUresult traced_cuThingOpen(const char *name_, CUresult (*body_)(int *, u
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingOpen(const char *name_, CUresult (*body_)(int *, unsigned int), int *thing, unsigned int flags)
+{
+    const struct { int *thing; unsigned int flags; } given_ = {thing, flags};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingOpen(name_, body_, thing, flags)
+                      : body_(thing, flags);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingOpen(int *thing, unsigned int flags)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingOpen", gpc_body_cuThingOpen(thing, flags));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingOpen");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingOpen("cuThingOpen", gpc_body_cuThingOpen, thing, flags)
-                      : gpc_body_cuThingOpen(thing, flags);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingOpen", r_);
+    return gpc_error_told("cuThingOpen",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingOpen("cuThingOpen", gpc_body_cuThingOpen, thing, flags)
+            : gpc_body_cuThingOpen(thing, flags));
 }
 
 static CUresult traced_cuThingOpen_v1(const char *name_, CUresult (*body_)(int *, char *, size_t, int), int *thing, char *log, size_t size, int odd)
@@ -940,17 +1153,24 @@ static CUresult traced_cuThingOpen_v1(const char *name_, CUresult (*body_)(int *
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingOpen_v1(const char *name_, CUresult (*body_)(int *, char *, size_t, int), int *thing, char *log, size_t size, int odd)
+{
+    const struct { int *thing; char *log; size_t size; int odd; } given_ = {thing, log, size, odd};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingOpen_v1(name_, body_, thing, log, size, odd)
+                      : body_(thing, log, size, odd);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingOpen_v1(int *thing, char *log, size_t size, int odd)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingOpen_v1", gpc_body_cuThingOpen_v1(thing, log, size, odd));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingOpen_v1");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingOpen_v1("cuThingOpen_v1", gpc_body_cuThingOpen_v1, thing, log, size, odd)
-                      : gpc_body_cuThingOpen_v1(thing, log, size, odd);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingOpen_v1", r_);
+    return gpc_error_told("cuThingOpen_v1",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingOpen_v1("cuThingOpen_v1", gpc_body_cuThingOpen_v1, thing, log, size, odd)
+            : gpc_body_cuThingOpen_v1(thing, log, size, odd));
 }
 
 static CUresult traced_cuThingStop(const char *name_, CUresult (*body_)(CUmodule), CUmodule module)
@@ -965,17 +1185,24 @@ static CUresult traced_cuThingStop(const char *name_, CUresult (*body_)(CUmodule
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingStop(const char *name_, CUresult (*body_)(CUmodule), CUmodule module)
+{
+    const struct { CUmodule module; } given_ = {module};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingStop(name_, body_, module)
+                      : body_(module);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingStop(CUmodule module)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingStop", gpc_body_cuThingStop(module));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingStop");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingStop("cuThingStop", gpc_body_cuThingStop, module)
-                      : gpc_body_cuThingStop(module);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingStop", r_);
+    return gpc_error_told("cuThingStop",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingStop("cuThingStop", gpc_body_cuThingStop, module)
+            : gpc_body_cuThingStop(module));
 }
 
 static CUresult traced_cuThingPush(const char *name_, CUresult (*body_)(unsigned int, unsigned int, int, unsigned int, int, CUstream), unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
@@ -995,17 +1222,24 @@ static CUresult traced_cuThingPush(const char *name_, CUresult (*body_)(unsigned
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingPush(const char *name_, CUresult (*body_)(unsigned int, unsigned int, int, unsigned int, int, CUstream), unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
+{
+    const struct { unsigned int n; unsigned int flags; int level; unsigned int most; int reserved; CUstream hStream; } given_ = {n, flags, level, most, reserved, hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingPush(name_, body_, n, flags, level, most, reserved, hStream)
+                      : body_(n, flags, level, most, reserved, hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingPush(unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingPush", gpc_body_cuThingPush(n, flags, level, most, reserved, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingPush");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingPush("cuThingPush", gpc_body_cuThingPush, n, flags, level, most, reserved, hStream)
-                      : gpc_body_cuThingPush(n, flags, level, most, reserved, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingPush", r_);
+    return gpc_error_told("cuThingPush",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingPush("cuThingPush", gpc_body_cuThingPush, n, flags, level, most, reserved, hStream)
+            : gpc_body_cuThingPush(n, flags, level, most, reserved, hStream));
 }
 
 static CUresult traced_cuThingPull(const char *name_, CUresult (*body_)(unsigned int), unsigned int n)
@@ -1020,17 +1254,24 @@ static CUresult traced_cuThingPull(const char *name_, CUresult (*body_)(unsigned
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingPull(const char *name_, CUresult (*body_)(unsigned int), unsigned int n)
+{
+    const struct { unsigned int n; } given_ = {n};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingPull(name_, body_, n)
+                      : body_(n);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingPull(unsigned int n)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingPull", gpc_body_cuThingPull(n));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingPull");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingPull("cuThingPull", gpc_body_cuThingPull, n)
-                      : gpc_body_cuThingPull(n);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingPull", r_);
+    return gpc_error_told("cuThingPull",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingPull("cuThingPull", gpc_body_cuThingPull, n)
+            : gpc_body_cuThingPull(n));
 }
 
 static CUresult traced_cuThingNew(const char *name_, CUresult (*body_)(CUstream *, unsigned int), CUstream *phStream, unsigned int flags)
@@ -1048,17 +1289,24 @@ static CUresult traced_cuThingNew(const char *name_, CUresult (*body_)(CUstream 
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingNew(const char *name_, CUresult (*body_)(CUstream *, unsigned int), CUstream *phStream, unsigned int flags)
+{
+    const struct { CUstream *phStream; unsigned int flags; } given_ = {phStream, flags};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingNew(name_, body_, phStream, flags)
+                      : body_(phStream, flags);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingNew(CUstream *phStream, unsigned int flags)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingNew", gpc_body_cuThingNew(phStream, flags));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingNew");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingNew("cuThingNew", gpc_body_cuThingNew, phStream, flags)
-                      : gpc_body_cuThingNew(phStream, flags);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingNew", r_);
+    return gpc_error_told("cuThingNew",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingNew("cuThingNew", gpc_body_cuThingNew, phStream, flags)
+            : gpc_body_cuThingNew(phStream, flags));
 }
 
 static CUresult traced_cuThingFound(const char *name_, CUresult (*body_)(unsigned long long *, size_t *), unsigned long long *address, size_t *bytes)
@@ -1077,17 +1325,24 @@ static CUresult traced_cuThingFound(const char *name_, CUresult (*body_)(unsigne
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingFound(const char *name_, CUresult (*body_)(unsigned long long *, size_t *), unsigned long long *address, size_t *bytes)
+{
+    const struct { unsigned long long *address; size_t *bytes; } given_ = {address, bytes};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingFound(name_, body_, address, bytes)
+                      : body_(address, bytes);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingFound", gpc_body_cuThingFound(address, bytes));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingFound");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingFound("cuThingFound", gpc_body_cuThingFound, address, bytes)
-                      : gpc_body_cuThingFound(address, bytes);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingFound", r_);
+    return gpc_error_told("cuThingFound",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingFound("cuThingFound", gpc_body_cuThingFound, address, bytes)
+            : gpc_body_cuThingFound(address, bytes));
 }
 
 static CUresult traced_cuThingLooked(const char *name_, CUresult (*body_)(int *, unsigned long long, unsigned long long), int *how, unsigned long long lens, unsigned long long plate)
@@ -1106,17 +1361,24 @@ static CUresult traced_cuThingLooked(const char *name_, CUresult (*body_)(int *,
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingLooked(const char *name_, CUresult (*body_)(int *, unsigned long long, unsigned long long), int *how, unsigned long long lens, unsigned long long plate)
+{
+    const struct { int *how; unsigned long long lens; unsigned long long plate; } given_ = {how, lens, plate};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingLooked(name_, body_, how, lens, plate)
+                      : body_(how, lens, plate);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingLooked(int *how, unsigned long long lens, unsigned long long plate)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingLooked", gpc_body_cuThingLooked(how, lens, plate));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingLooked");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingLooked("cuThingLooked", gpc_body_cuThingLooked, how, lens, plate)
-                      : gpc_body_cuThingLooked(how, lens, plate);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingLooked", r_);
+    return gpc_error_told("cuThingLooked",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingLooked("cuThingLooked", gpc_body_cuThingLooked, how, lens, plate)
+            : gpc_body_cuThingLooked(how, lens, plate));
 }
 
 static CUresult traced_cuThingPut(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, CUstream), CUdeviceptr where, size_t bytes, CUstream hStream)
@@ -1133,17 +1395,24 @@ static CUresult traced_cuThingPut(const char *name_, CUresult (*body_)(CUdevicep
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingPut(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, CUstream), CUdeviceptr where, size_t bytes, CUstream hStream)
+{
+    const struct { CUdeviceptr where; size_t bytes; CUstream hStream; } given_ = {where, bytes, hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingPut(name_, body_, where, bytes, hStream)
+                      : body_(where, bytes, hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingPut", gpc_body_cuThingPut(where, bytes, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingPut");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingPut("cuThingPut", gpc_body_cuThingPut, where, bytes, hStream)
-                      : gpc_body_cuThingPut(where, bytes, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingPut", r_);
+    return gpc_error_told("cuThingPut",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingPut("cuThingPut", gpc_body_cuThingPut, where, bytes, hStream)
+            : gpc_body_cuThingPut(where, bytes, hStream));
 }
 
 static CUresult traced_cuThingWait(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
@@ -1158,17 +1427,24 @@ static CUresult traced_cuThingWait(const char *name_, CUresult (*body_)(CUstream
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingWait(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
+{
+    const struct { CUstream hStream; } given_ = {hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingWait(name_, body_, hStream)
+                      : body_(hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingWait(CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingWait", gpc_body_cuThingWait(hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingWait");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingWait("cuThingWait", gpc_body_cuThingWait, hStream)
-                      : gpc_body_cuThingWait(hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingWait", r_);
+    return gpc_error_told("cuThingWait",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingWait("cuThingWait", gpc_body_cuThingWait, hStream)
+            : gpc_body_cuThingWait(hStream));
 }
 
 static CUresult traced_cuThingWaitAll(const char *name_, CUresult (*body_)(CUcontext), CUcontext ctx)
@@ -1183,17 +1459,24 @@ static CUresult traced_cuThingWaitAll(const char *name_, CUresult (*body_)(CUcon
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingWaitAll(const char *name_, CUresult (*body_)(CUcontext), CUcontext ctx)
+{
+    const struct { CUcontext ctx; } given_ = {ctx};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingWaitAll(name_, body_, ctx)
+                      : body_(ctx);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingWaitAll(CUcontext ctx)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingWaitAll", gpc_body_cuThingWaitAll(ctx));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingWaitAll");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingWaitAll("cuThingWaitAll", gpc_body_cuThingWaitAll, ctx)
-                      : gpc_body_cuThingWaitAll(ctx);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingWaitAll", r_);
+    return gpc_error_told("cuThingWaitAll",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingWaitAll("cuThingWaitAll", gpc_body_cuThingWaitAll, ctx)
+            : gpc_body_cuThingWaitAll(ctx));
 }
 
 static CUresult traced_cuThingClose(const char *name_, CUresult (*body_)(CUlibrary), CUlibrary library)
@@ -1208,17 +1491,24 @@ static CUresult traced_cuThingClose(const char *name_, CUresult (*body_)(CUlibra
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingClose(const char *name_, CUresult (*body_)(CUlibrary), CUlibrary library)
+{
+    const struct { CUlibrary library; } given_ = {library};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingClose(name_, body_, library)
+                      : body_(library);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingClose(CUlibrary library)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingClose", gpc_body_cuThingClose(library));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingClose");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingClose("cuThingClose", gpc_body_cuThingClose, library)
-                      : gpc_body_cuThingClose(library);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingClose", r_);
+    return gpc_error_told("cuThingClose",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingClose("cuThingClose", gpc_body_cuThingClose, library)
+            : gpc_body_cuThingClose(library));
 }
 
 static CUresult traced_cuThingQuery(const char *name_, CUresult (*body_)(CUstream, int), CUstream hStream, int attribute)
@@ -1234,17 +1524,24 @@ static CUresult traced_cuThingQuery(const char *name_, CUresult (*body_)(CUstrea
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingQuery(const char *name_, CUresult (*body_)(CUstream, int), CUstream hStream, int attribute)
+{
+    const struct { CUstream hStream; int attribute; } given_ = {hStream, attribute};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingQuery(name_, body_, hStream, attribute)
+                      : body_(hStream, attribute);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingQuery(CUstream hStream, int attribute)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingQuery", gpc_body_cuThingQuery(hStream, attribute));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingQuery");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingQuery("cuThingQuery", gpc_body_cuThingQuery, hStream, attribute)
-                      : gpc_body_cuThingQuery(hStream, attribute);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingQuery", r_);
+    return gpc_error_told("cuThingQuery",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingQuery("cuThingQuery", gpc_body_cuThingQuery, hStream, attribute)
+            : gpc_body_cuThingQuery(hStream, attribute));
 }
 
 static CUresult traced_cuThingAllow(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t, CUmemAllocationProp *), CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
@@ -1264,17 +1561,24 @@ static CUresult traced_cuThingAllow(const char *name_, CUresult (*body_)(CUdevic
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingAllow(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t, CUmemAllocationProp *), CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
+{
+    const struct { CUdeviceptr ptr; size_t size; const CUmemAccessDesc *list; size_t count; CUmemAllocationProp *prop; } given_ = {ptr, size, list, count, prop};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingAllow(name_, body_, ptr, size, list, count, prop)
+                      : body_(ptr, size, list, count, prop);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingAllow", gpc_body_cuThingAllow(ptr, size, list, count, prop));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingAllow");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingAllow("cuThingAllow", gpc_body_cuThingAllow, ptr, size, list, count, prop)
-                      : gpc_body_cuThingAllow(ptr, size, list, count, prop);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingAllow", r_);
+    return gpc_error_told("cuThingAllow",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingAllow("cuThingAllow", gpc_body_cuThingAllow, ptr, size, list, count, prop)
+            : gpc_body_cuThingAllow(ptr, size, list, count, prop));
 }
 
 static CUresult traced_cuThingWrite(const char *name_, CUresult (*body_)(uint64_t, uint32_t, const void *), uint64_t where, uint32_t bytes, const void *data)
@@ -1292,17 +1596,24 @@ static CUresult traced_cuThingWrite(const char *name_, CUresult (*body_)(uint64_
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingWrite(const char *name_, CUresult (*body_)(uint64_t, uint32_t, const void *), uint64_t where, uint32_t bytes, const void *data)
+{
+    const struct { uint64_t where; uint32_t bytes; const void *data; } given_ = {where, bytes, data};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingWrite(name_, body_, where, bytes, data)
+                      : body_(where, bytes, data);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingWrite(uint64_t where, uint32_t bytes, const void *data)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingWrite", gpc_body_cuThingWrite(where, bytes, data));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingWrite");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingWrite("cuThingWrite", gpc_body_cuThingWrite, where, bytes, data)
-                      : gpc_body_cuThingWrite(where, bytes, data);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingWrite", r_);
+    return gpc_error_told("cuThingWrite",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingWrite("cuThingWrite", gpc_body_cuThingWrite, where, bytes, data)
+            : gpc_body_cuThingWrite(where, bytes, data));
 }
 
 static CUresult traced_cuThingRead(const char *name_, CUresult (*body_)(uint64_t, uint32_t, void *), uint64_t where, uint32_t bytes, void *data)
@@ -1320,17 +1631,24 @@ static CUresult traced_cuThingRead(const char *name_, CUresult (*body_)(uint64_t
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingRead(const char *name_, CUresult (*body_)(uint64_t, uint32_t, void *), uint64_t where, uint32_t bytes, void *data)
+{
+    const struct { uint64_t where; uint32_t bytes; void *data; } given_ = {where, bytes, data};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingRead(name_, body_, where, bytes, data)
+                      : body_(where, bytes, data);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingRead(uint64_t where, uint32_t bytes, void *data)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingRead", gpc_body_cuThingRead(where, bytes, data));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingRead");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingRead("cuThingRead", gpc_body_cuThingRead, where, bytes, data)
-                      : gpc_body_cuThingRead(where, bytes, data);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingRead", r_);
+    return gpc_error_told("cuThingRead",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingRead("cuThingRead", gpc_body_cuThingRead, where, bytes, data)
+            : gpc_body_cuThingRead(where, bytes, data));
 }
 
 static CUresult traced_cuThingFetch(const char *name_, CUresult (*body_)(uint64_t, size_t, CUstream), uint64_t offset, size_t bytes, CUstream hStream)
@@ -1347,17 +1665,24 @@ static CUresult traced_cuThingFetch(const char *name_, CUresult (*body_)(uint64_
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingFetch(const char *name_, CUresult (*body_)(uint64_t, size_t, CUstream), uint64_t offset, size_t bytes, CUstream hStream)
+{
+    const struct { uint64_t offset; size_t bytes; CUstream hStream; } given_ = {offset, bytes, hStream};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingFetch(name_, body_, offset, bytes, hStream)
+                      : body_(offset, bytes, hStream);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingFetch", gpc_body_cuThingFetch(offset, bytes, hStream));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingFetch");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingFetch("cuThingFetch", gpc_body_cuThingFetch, offset, bytes, hStream)
-                      : gpc_body_cuThingFetch(offset, bytes, hStream);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingFetch", r_);
+    return gpc_error_told("cuThingFetch",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingFetch("cuThingFetch", gpc_body_cuThingFetch, offset, bytes, hStream)
+            : gpc_body_cuThingFetch(offset, bytes, hStream));
 }
 
 static CUresult traced_cuThingMark(const char *name_, CUresult (*body_)(CUmodule *, CUevent, char *), CUmodule *module, CUevent event, char *text)
@@ -1381,15 +1706,22 @@ static CUresult traced_cuThingMark(const char *name_, CUresult (*body_)(CUmodule
     return r_;
 }
 
+static GPC_COLD CUresult observed_cuThingMark(const char *name_, CUresult (*body_)(CUmodule *, CUevent, char *), CUmodule *module, CUevent event, char *text)
+{
+    const struct { CUmodule *module; CUevent event; char *text; } given_ = {module, event, text};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingMark(name_, body_, module, event, text)
+                      : body_(module, event, text);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
 GPC_EXPORT CUresult cuThingMark(CUmodule *module, CUevent event, char *text)
 {
-    if (!GPC_OBSERVED(~0u))
-        return gpc_error_told("cuThingMark", gpc_body_cuThingMark(module, event, text));
-    struct gpc_observed o_;
-    gpc_observe_begin(&o_, "cuThingMark");
-    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
-                      ? traced_cuThingMark("cuThingMark", gpc_body_cuThingMark, module, event, text)
-                      : gpc_body_cuThingMark(module, event, text);
-    gpc_observe_end(&o_, r_);
-    return gpc_error_told("cuThingMark", r_);
+    return gpc_error_told("cuThingMark",
+        GPC_OBSERVED(~0u)
+            ? observed_cuThingMark("cuThingMark", gpc_body_cuThingMark, module, event, text)
+            : gpc_body_cuThingMark(module, event, text));
 }
