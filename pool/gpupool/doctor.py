@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,11 @@ from gpupool_common import __version__, paths
 from gpupool_common.errors import GpupoolError
 from gpupool_common.findings import Finding, lines
 from gpupool_common.protocol import one_line
+
+if TYPE_CHECKING:
+    from gpupool.pool_client import PoolClient
+#: How a manager begins to say that a request would get its GPUs at once.
+GRANTED = "it would be "
 
 
 def doctor(
@@ -98,12 +103,25 @@ def _check_pool(pool: str | None, file: Path | None, ca: Path | None) -> list[Fi
             release = one_line(str(client.get("/health").get("version", "?")))
             gpus = one_line(str(client.get("/ready").get("gpus", "?")))
             client.all("/leases", most=1)  # what everybody with a good token may ask
+            request = _check_request(client)
     except GpupoolError as error:
         return [Finding("pool", False, str(error))]
     other = "" if release == __version__ else f" (here it is {__version__})"
     text = f"{client.url}: gpupool {release}{other}, {gpus} GPUs; the token is taken"
     more = "gpupool run -- gpupool doctor looks at the GPUs of a lease"
-    return [Finding("pool", True, text), Finding("session", True, f"none: {more}")]
+    return [Finding("pool", True, text), request, Finding("session", True, f"none: {more}")]
+
+
+def _check_request(client: PoolClient) -> Finding:
+    """What would come of a request with these variables now."""
+    from gpupool.pool_request import PoolChoices, lease_body, pool_fields
+
+    try:
+        asked = lease_body(pool_fields(os.environ, {})[1], PoolChoices())
+        decision = one_line(str(client.do("POST", "/leases/explain", asked).get("decision", "?")))
+    except GpupoolError as error:
+        return Finding("request", False, one_line(str(error)))
+    return Finding("request", decision.startswith(GRANTED), decision)
 
 
 def _as_json(here: list[Finding], there: list[Finding], measured: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import threading
@@ -391,3 +392,23 @@ def test_a_server_on_the_command_line_comes_before_a_pool_in_a_variable(red: Use
     done = red.run(*command, GPUPOOL_TOKEN="t")
     assert (done.returncode, done.stdout) == (75, "")
     assert "no gpupool server answers at ipc:///nowhere/x.sock" in done.stderr
+
+
+def test_the_doctor_says_what_would_come_of_a_request(
+    red: User, manager: Manager, tmp_path: Path
+) -> None:
+    def request(**env: str) -> tuple[bool, str]:
+        # Without its library, which it need not look at here.
+        done = gpupool("doctor", "--json", **{**red.env, "GPUPOOL_HOME": str(tmp_path), **env})
+        found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+        assert found["pool"]["good"], found
+        return found["request"]["good"], found["request"]["text"]
+
+    good, text = request(GPUPOOL_GPUS="2")
+    assert good and text.startswith("it would be granted; ")
+    good, text = request(GPUPOOL_GPUS="5")
+    assert not good and "5 asked, 0 in use, quota 4" in text
+    for name in ("one", "two"):
+        manager.do("PATCH", f"/nodes/{name}", {"mode": "cordoned"})
+    good, text = request()
+    assert not good and "all 2 nodes with such GPUs take no new leases (2 cordoned)" in text
