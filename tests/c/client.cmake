@@ -19,12 +19,22 @@ gp_client_test(test_managed)
 gp_client_test(test_mapped)
 gp_client_test(test_managed_variables)
 
-# Records on their way into a profiler's buffers: no session, no library.
-add_executable(test_cupti_queue ${CMAKE_SOURCE_DIR}/tests/c/test_cupti_queue.c
-  ${CMAKE_SOURCE_DIR}/client_lib/cupti/queue.c)
-target_include_directories(test_cupti_queue PRIVATE ${CMAKE_SOURCE_DIR}/client_lib/cupti
-  ${CMAKE_SOURCE_DIR}/proto/wire)
-target_include_directories(test_cupti_queue SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
-target_link_libraries(test_cupti_queue PRIVATE gp_options PkgConfig::CMOCKA)
-add_test(NAME test_cupti_queue COMMAND test_cupti_queue)
-set_tests_properties(test_cupti_queue PROPERTIES TIMEOUT 60)
+# Parts of libcupti.so: no session, no library.
+function(gp_cupti_test name)
+  add_executable(${name} ${CMAKE_SOURCE_DIR}/tests/c/${name}.c ${ARGN})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/client_lib/cupti
+    ${CMAKE_SOURCE_DIR}/client_lib/session ${CMAKE_SOURCE_DIR}/client_lib/process
+    ${CMAKE_SOURCE_DIR}/proto/wire)
+  target_include_directories(${name} SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
+  target_link_libraries(${name} PRIVATE gp_options PkgConfig::CMOCKA Threads::Threads)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 60)
+endfunction()
+# Records on their way into a profiler's buffers.
+gp_cupti_test(test_cupti_queue ${CMAKE_SOURCE_DIR}/client_lib/cupti/queue.c)
+# Callbacks of calls.
+set(DRIVER_NUMBERS ${CMAKE_BINARY_DIR}/client_lib/cupti/gpc_driver_numbers.c)
+set_source_files_properties(${DRIVER_NUMBERS} PROPERTIES GENERATED TRUE)
+gp_cupti_test(test_cupti_callbacks ${CMAKE_SOURCE_DIR}/client_lib/cupti/callbacks.c
+  ${DRIVER_NUMBERS})
+add_dependencies(test_cupti_callbacks gp_generate_cupti)
