@@ -2,8 +2,9 @@
 
     python tests/gpu/profiler.py [--python PYTHON] [--ways native shm tcp] [--steps N]
 
-Names and counts of kernels, copies and memory sets must be the native ones, and the median
-duration of each kernel within 5 % or 1 us. The exit code is 1 if not; each difference is a line.
+Names and counts of kernels, copies and memory sets must be the native ones, the median
+duration of each kernel within 5 % or 1 us, and each kernel must have the call that launched it: the
+runtime's natively, the driver's here. The exit code is 1 if not; each difference is a line.
 PYTHON has torch and the server's machine CUPTI (the wheel that torch brings has it).
 """
 
@@ -14,7 +15,8 @@ import json
 import os
 import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,19 @@ WITHIN, AT_LEAST_US = 0.05, 1.0
 
 Durations = dict[str, list[float]]
 
+#: What launches kernels, and graphs of them, begins so.
+LAUNCHES = ("cudaLaunch", "cudaGraphLaunch", "cuLaunch", "cuGraphLaunch")
+
+
+@dataclass
+class Profile:
+    durations: Durations
+    #: By name, the kernels whose launch was not recorded.
+    alone: dict[str, int]
+
 
 def profile(steps: int) -> None:
-    """In a process of its own: a line of JSON with the durations of each name, in us."""
+    """In a process of its own: a line of JSON with the durations of each name, in us, and more."""
     import torch
     from torch.profiler import ProfilerActivity
 
@@ -59,15 +71,25 @@ def profile(steps: int) -> None:
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
-    found: Durations = defaultdict(list)
-    for event in seen.profiler.kineto_results.events():
-        if str(event.device_type()).endswith("CUDA"):
-            found[event.name()].append(event.duration_ns() / 1000)
-    print(json.dumps(found))
+    events = seen.profiler.kineto_results.events()
+    of_gpu = [event for event in events if str(event.device_type()).endswith("CUDA")]
+    launches = {e.correlation_id() for e in events if e.name().startswith(LAUNCHES)}
+    durations: Durations = defaultdict(list)
+    alone: Counter[str] = Counter()
+    for event in of_gpu:
+        durations[event.name()].append(event.duration_ns() / 1000)
+        if not event.name().startswith("Mem") and event.correlation_id() not in launches:
+            alone[event.name()] += 1
+    print(json.dumps(asdict(Profile(dict(durations), dict(alone)))))
 
 
-def differences(native: Durations, ours: Durations) -> list[str]:
+def differences(native_profile: Profile, our_profile: Profile) -> list[str]:
+    native, ours = native_profile.durations, our_profile.durations
     lines = [
+        f"{name}: {times} times without the call that launched it"
+        for name, times in sorted(our_profile.alone.items())
+    ]
+    lines += [
         f"{name}: {len(native.get(name, []))} natively, {len(ours.get(name, []))} here"
         for name in sorted({*native, *ours})
         if len(native.get(name, [])) != len(ours.get(name, []))
@@ -81,7 +103,7 @@ def differences(native: Durations, ours: Durations) -> list[str]:
     return lines
 
 
-def once(server: PoolServer, python: str, way: str, steps: int) -> Durations:
+def once(server: PoolServer, python: str, way: str, steps: int) -> Profile:
     command = [python, str(Path(__file__)), "--child", "--steps", str(steps)]
     if way == "native":
         env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
@@ -92,7 +114,7 @@ def once(server: PoolServer, python: str, way: str, steps: int) -> Durations:
     if result.returncode != 0:
         raise RuntimeError(f"{way}: {result.explain()[-1500:]}")
     found: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
-    return found
+    return Profile(**found)
 
 
 def main() -> int:
@@ -114,7 +136,7 @@ def main() -> int:
             if way == "native":
                 continue
             lines = differences(native, once(server, arguments.python, way, arguments.steps))
-            print(f"{way}: {'OK' if not lines else 'differs'} ({len(native)} names)")
+            print(f"{way}: {'OK' if not lines else 'differs'} ({len(native.durations)} names)")
             print("".join(f"  {line}\n" for line in lines), end="")
             failed |= bool(lines)
     finally:
