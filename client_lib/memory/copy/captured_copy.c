@@ -124,7 +124,9 @@ static CUresult capture(struct gpc_copy *c, uint64_t device, uint64_t host, size
                                   bytes, c->stream, to_device ? 1 : 2);
     if (r == CUDA_SUCCESS && !to_device)
         r = gpc_host_function_capture(c->on, c->stream, fetch_bytes, kept);
-    return r; /* `kept` is the graph's, which may run for as long as the session */
+    if (r != CUDA_SUCCESS && !to_device)
+        free(kept);
+    return r; /* else `kept` is the graph's, which may run for as long as the session */
 }
 
 static CUresult row(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
