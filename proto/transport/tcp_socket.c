@@ -16,25 +16,6 @@
 #define SLICE_MS 500
 /* How often a thread that does not sleep looks whether the peer is there. */
 #define LOOK_INTERVAL_NS 10000000
-/* How long the kernel may wait before it asks again: so often in a silence, and what it
- * takes. Linux 6.15 knows the option; before, it is 2 minutes. */
-#define ASKS_IN_A_SILENCE 3
-#define ASK_LEAST_MS 1000
-#define ASK_MOST_MS 120000
-#ifndef TCP_RTO_MAX_MS
-#define TCP_RTO_MAX_MS 44
-#endif
-
-static void option_set(int fd, int level, int option, int value)
-{
-    setsockopt(fd, level, option, &value, sizeof value);
-}
-
-static int ask_ms(const struct gp_silence *silence)
-{
-    int64_t ms = (int64_t)silence->seconds * 1000 / ASKS_IN_A_SILENCE;
-    return ms < ASK_LEAST_MS ? ASK_LEAST_MS : ms < ASK_MOST_MS ? (int)ms : ASK_MOST_MS;
-}
 
 /*
  * How the kernel ends the connection of a process that is killed. In order, the end comes behind
@@ -49,22 +30,13 @@ static void end_set(int fd, bool abrupt)
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &end, sizeof end);
 }
 
-/*
- * Probes tell of a peer that vanishes while nothing is under way; of one that vanishes while
- * something is, peer_silent. Not TCP_USER_TIMEOUT: it also ends a connection whose peer is
- * there and takes nothing for so long, as a busy one may.
- */
 void tcp_socket_init(struct tcp_socket *s, int fd, const struct gp_silence *silence, bool accepted)
 {
-    int probes = (silence->seconds - silence->idle) / silence->interval;
+    const int yes = 1;
     *s = (struct tcp_socket){.fd = fd, .silence_ms = (int64_t)silence->seconds * 1000};
     gp_fd_note(&s->mark, accepted ? -1 : fd);
-    option_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    option_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    option_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, silence->idle);
-    option_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, silence->interval);
-    option_set(fd, IPPROTO_TCP, TCP_KEEPCNT, probes < 1 ? 1 : probes < 127 ? probes : 127);
-    option_set(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, ask_ms(silence));
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    gp_silence_set(fd, silence);
     if (!accepted) /* a client reads on whenever it waits, and workers close what they have */
         end_set(fd, true);
 }
@@ -101,23 +73,6 @@ ssize_t tcp_socket_recv(struct tcp_socket *s, void *to, size_t size)
     return n < 0 ? end_of(s, errno) : n == 0 ? -EPIPE : n;
 }
 
-/*
- * Something has been under way for a while, its machine has said nothing for too long, and
- * two questions of the kernel's are unanswered: segments sent again, or probes of a peer that
- * has no room. The time alone tells nothing: such a peer answers, but is asked ever more
- * rarely.
- */
-static bool peer_silent(const struct tcp_socket *s)
-{
-    struct tcp_info info = {0};
-    socklen_t size = sizeof info;
-    int under_way = 0;
-    return ioctl(s->fd, SIOCOUTQ, &under_way) == 0 && under_way > 0 &&
-           getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-           info.tcpi_retransmits + info.tcpi_probes > 1 &&
-           (int64_t)info.tcpi_last_ack_recv > s->silence_ms;
-}
-
 static int socket_look(struct tcp_socket *s)
 {
     struct pollfd p = {.fd = s->fd, .events = POLLRDHUP};
@@ -143,7 +98,7 @@ int tcp_socket_wait(struct tcp_socket *s, short events, int most_ms)
     int n = poll(&p, 1, most_ms < SLICE_MS ? most_ms : SLICE_MS);
     if (!tcp_socket_is_ours(s))
         return -EBADF;
-    return n == 0 && peer_silent(s) ? -EPIPE : 0;
+    return n == 0 && gp_silence_is_over(s->fd, s->silence_ms) ? -EPIPE : 0;
 }
 
 void tcp_socket_settle(struct tcp_socket *s, bool drops, int64_t deadline)

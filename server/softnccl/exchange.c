@@ -183,6 +183,15 @@ static nfds_t watch(const struct sn_exchange *x, struct pollfd *polled)
     return count;
 }
 
+/* Who is silent. */
+static uint32_t first_of(const struct pollfd *polled, uint32_t ranks)
+{
+    uint32_t i = 0;
+    while (i + 1 < ranks && !polled[i].revents)
+        i++;
+    return i;
+}
+
 ncclResult_t sn_exchange_run(struct sn_exchange *x)
 {
     const uint32_t ranks = x->comm->ranks;
@@ -190,8 +199,9 @@ ncclResult_t sn_exchange_run(struct sn_exchange *x)
     if (x->failed)
         return sn_fail(ncclSystemError, "no memory");
     while (watch(x, polled)) {
-        if (poll(polled, ranks + 1, -1) < 0 && errno != EINTR)
-            return sn_fail(ncclSystemError, "poll failed: %s", strerror(errno));
+        int r = sn_poll(polled, ranks + 1);
+        if (r < 0)
+            return broken(x->comm, r, first_of(polled, ranks));
         if (polled[ranks].revents)
             return sn_comm_network(x->comm, -ECANCELED, "exchange data with", x->comm->rank);
         for (uint32_t i = 0; i < ranks; i++) {

@@ -9,18 +9,44 @@
 
 #include "softnccl.h"
 
-/* A host that is cut off is noticed after about 20 s of silence. */
-#define KEEPALIVE_IDLE_S 5
-#define KEEPALIVE_PROBES 3
-#define UNHEARD_MS 20000
+/* So often who waits looks whether the other end's host is there. */
+#define LOOK_MS 500
+
+static struct gp_silence silence;
+
+static void silence_find(void)
+{
+    gp_silence_read(&silence, NULL);
+}
+
+const struct gp_silence *sn_silence(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, silence_find);
+    return &silence;
+}
+
+int sn_poll(struct pollfd *polled, nfds_t count)
+{
+    for (;;) {
+        int n = poll(polled, count, LOOK_MS);
+        if (n > 0)
+            return 0;
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        for (nfds_t i = 0; n == 0 && i < count; i++)
+            if (gp_silence_is_over(polled[i].fd, sn_silence()->seconds * INT64_C(1000))) {
+                polled[i].revents = POLLERR;
+                return -ETIMEDOUT;
+            }
+    }
+}
 
 int sn_wait(int fd, short events, int wake)
 {
     struct pollfd both[2] = {{.fd = fd, .events = events}, {.fd = wake, .events = POLLIN}};
-    while (poll(both, 2, -1) < 0)
-        if (errno != EINTR)
-            return -errno;
-    return both[1].revents ? -ECANCELED : 0;
+    int r = sn_poll(both, 2);
+    return r == 0 && both[1].revents ? -ECANCELED : r;
 }
 
 /* After a call on a socket that did not do all: 0 to try again. */
@@ -82,18 +108,15 @@ static socklen_t to_socket(const struct sn_address *a, union any *out)
     return sizeof out->six;
 }
 
+static void option_set(int fd, int option, int value)
+{
+    setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value);
+}
+
 static void options_set(int fd)
 {
-    static const struct {
-        int level, name, value;
-    } options[] = {{IPPROTO_TCP, TCP_NODELAY, 1},
-                   {SOL_SOCKET, SO_KEEPALIVE, 1},
-                   {IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S},
-                   {IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_IDLE_S},
-                   {IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES},
-                   {IPPROTO_TCP, TCP_USER_TIMEOUT, UNHEARD_MS}};
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
+    option_set(fd, TCP_NODELAY, 1);
+    gp_silence_set(fd, sn_silence());
 }
 
 static int connected(int fd, int wake)
@@ -114,9 +137,11 @@ int sn_connect(const struct sn_address *address, int wake)
     if (fd < 0)
         return -errno;
     options_set(fd);
+    option_set(fd, TCP_USER_TIMEOUT, sn_silence()->seconds * 1000);
     int r = connect(fd, &to.one, size) == 0 ? 0 : -errno;
     if (r == -EINPROGRESS)
         r = connected(fd, wake);
+    option_set(fd, TCP_USER_TIMEOUT, 0); /* who is busy takes nothing for as long as that lasts */
     if (r < 0)
         close(fd);
     return r < 0 ? r : fd;

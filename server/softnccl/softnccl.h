@@ -14,11 +14,13 @@
 #ifndef SN_SOFTNCCL_H
 #define SN_SOFTNCCL_H
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "nccl_api.h"
+#include "transport/silence.h"
 #include "wire.h"
 
 #define SN_TRY(call)                                                                               \
@@ -73,8 +75,13 @@ ncclResult_t sn_fail(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* ---- waiting on sockets (net.c) ---- */
+/* How long the other end's host may say nothing: as long as that of a worker's client. */
+const struct gp_silence *sn_silence(void);
 /* `wake` is a descriptor that becomes readable when waiting must end; -1: none. Results are a
- * descriptor or 0, or a negative errno; -ECANCELED: woken; -ECONNRESET: the other end is gone. */
+ * descriptor or 0, or a negative errno; -ECANCELED: woken; -ECONNRESET: the other end is gone;
+ * -ETIMEDOUT: its host is silent. */
+/* Until one of them is ready. What is silent has POLLERR. */
+int sn_poll(struct pollfd *polled, nfds_t count);
 int sn_wait(int fd, short events, int wake);
 int sn_send(int fd, const void *data, size_t size, int wake);
 int sn_receive(int fd, void *data, size_t size, int wake);
@@ -92,6 +99,7 @@ struct sn_door {
     int listener, wake;
     const uint8_t *secret; /* with which each greeting begins */
     size_t size;           /* of a greeting */
+    uint64_t until;        /* of gp_now_ns: who is late does not come; 0: there is time */
     unsigned count;
     struct sn_guest {
         int fd;
@@ -99,8 +107,8 @@ struct sn_door {
         unsigned char greeting[SN_GREETING_MAX];
     } guests[SN_DOOR_PENDING];
 };
-/* Waits for the next greeting with the secret; its connection, or a negative errno. Others are
- * dropped, and so is the oldest that keeps silent where there are too many. */
+/* Waits for the next greeting with the secret; its connection, or a negative errno (-ETIMEDOUT: it is
+ * late). Others are dropped, and so is the oldest that keeps silent where there are too many. */
 int sn_door_next(struct sn_door *door, void *greeting);
 void sn_door_close(struct sn_door *door);
 

@@ -2,6 +2,8 @@
  * from others; those that do not block; reductions of a program's own. */
 #include "softnccl_check.h"
 
+#include <netinet/tcp.h>
+
 #define RANKS 3
 #define COUNT 1000
 
@@ -270,8 +272,32 @@ static void registered(struct rank *r)
     NOK(ncclMemFree(at));
 }
 
+/* Who computes for long takes nothing meanwhile, and is there: no connection of a rank's ends for it,
+ * as the kernel would end one that has this option. */
+static void busy_ranks_have_time(struct rank *r)
+{
+    int connections = 0, state, limit, one = 1;
+    void *a = memory_with(&one, sizeof one);
+    NOK(ncclAllReduce(a, a, 1, ncclInt32, ncclSum, r->comm, r->stream));
+    read_back(r, &one, a, sizeof one); /* all of them are connected */
+    memory_free(a);
+    for (int fd = 3; fd < 1024; fd++) {
+        struct tcp_info info;
+        socklen_t size = sizeof info, four = sizeof limit;
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+            continue;
+        state = info.tcpi_state;
+        if (getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &four) != 0)
+            continue; /* another rank's thread has closed it */
+        CHECK(limit == 0 || state != TCP_ESTABLISHED);
+        connections += state == TCP_ESTABLISHED;
+    }
+    CHECK(connections >= RANKS - 1);
+}
+
 static void whole(struct rank *r)
 {
+    busy_ranks_have_time(r);
     ring(r);
     large_both_ways(r);
     several_streams(r);
