@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "monotonic.h"
 #include "softnccl.h"
 
 static void drop(struct sn_door *door, unsigned i)
@@ -56,9 +57,21 @@ static int look(struct sn_door *door, const struct pollfd *polled, void *greetin
     return -1;
 }
 
+/* For poll; 0: it is late. */
+static int time_left(const struct sn_door *door)
+{
+    uint64_t now = gp_now_ns();
+    if (!door->until)
+        return -1;
+    return now < door->until ? (int)((door->until - now) / 1000000) + 1 : 0;
+}
+
 int sn_door_next(struct sn_door *door, void *greeting)
 {
     for (;;) {
+        int left = time_left(door);
+        if (left == 0)
+            return -ETIMEDOUT;
         struct pollfd polled[SN_DOOR_PENDING + 2];
         for (unsigned i = 0; i < door->count; i++)
             polled[i] = (struct pollfd){.fd = door->guests[i].fd, .events = POLLIN};
@@ -66,7 +79,7 @@ int sn_door_next(struct sn_door *door, void *greeting)
         more[0] = (struct pollfd){.fd = door->listener, .events = POLLIN};
         more[1] = (struct pollfd){.fd = door->wake, .events = POLLIN};
         bool comes;
-        if (poll(polled, door->count + 2, -1) < 0) {
+        if (poll(polled, door->count + 2, left) < 0) {
             if (errno != EINTR)
                 return -errno;
             continue;

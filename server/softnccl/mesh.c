@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "monotonic.h"
 #include "softnccl.h"
 
 ncclResult_t sn_mesh_listen(ncclComm_t comm)
@@ -105,12 +106,15 @@ static ncclResult_t wait_for_higher(ncclComm_t comm, struct sn_door *door)
     return ncclSuccess;
 }
 
+/* All ranks are there now, so none has anything to wait for: one that does not come has died since. */
 ncclResult_t sn_mesh_join(ncclComm_t comm, const uint8_t *secret)
 {
     struct sn_door door = {.listener = comm->listener,
                            .wake = comm->wake,
                            .secret = secret,
-                           .size = sizeof(struct sn_join)};
+                           .size = sizeof(struct sn_join),
+                           .until = gp_now_ns() +
+                                    (uint64_t)sn_silence()->seconds * UINT64_C(1000000000)};
     SN_TRY(check_devices(comm));
     SN_TRY(connect_to_lower(comm, secret));
     ncclResult_t result = wait_for_higher(comm, &door);

@@ -173,10 +173,38 @@ static void roots(void)
     init_with(&answer, 0, ncclRemoteError);
 }
 
+/* It was there, as the root has said, and never comes. */
+static void who_does_not_join(void)
+{
+    struct {
+        struct sn_table table;
+        struct sn_place places[2];
+    } answer = {.table = sn_table_make(2, SN_TAKEN)};
+    for (int i = 0; i < 2; i++)
+        answer.places[i] = (struct sn_place){
+            .address = {.family = AF_INET, .ip = {127, 0, 0, 1}, .port = 1}, .host = (uint64_t)i};
+    init_with(&answer, sizeof answer, ncclRemoteError);
+}
+
+/* In a process of its own, where nobody is waited for as long as usual. */
+static pid_t fork_patience(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("GPUPOOL_SILENCE", "2", 1);
+        who_does_not_join();
+        exit(0);
+    }
+    return child;
+}
+
 int main(void)
 {
+    int status;
+    pid_t patience = fork_patience();
     transfers();
     splits();
     roots();
+    CHECK(waitpid(patience, &status, 0) == patience && WIFEXITED(status) && !WEXITSTATUS(status));
     return 0;
 }
