@@ -104,6 +104,10 @@ class Fabric:
         self._switch.do(f"ip link set dev {port} master switch up")
         return name
 
+    def cut(self, name: str) -> None:
+        """A host off the switch: its interface stays as it is, and nothing arrives any more."""
+        self._switch.do(f"ip link set dev {name} nomaster")
+
     def heard(self) -> list[list[Any]]:
         """All frames so far; nothing is heard after that."""
         said, _ = self._ear.communicate()

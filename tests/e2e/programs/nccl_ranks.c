@@ -2,9 +2,10 @@
  * One of two ranks, a process each: every collective, every type and reduction, groups, captures,
  * parts of a communicator, and what is refused.
  *
- *   nccl_ranks RANK FILE [dies|warm]
+ *   nccl_ranks RANK FILE [dies|warm|ends]
  *
  * `dies`: rank 1 ends in the middle, and rank 0 hears of it. `warm`: the same collective often.
+ * `ends`: the same collective until there is an error, which is told.
  */
 #include "nccl_ranks.h"
 
@@ -239,6 +240,27 @@ static void warm(void)
         NCCL(nccl.CommDestroy(all[i]));
 }
 
+static void ends(void)
+{
+    const struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
+    ncclResult_t state = ncclSuccess;
+    CUresult stream_says = CUDA_SUCCESS;
+    nccl_fill(a, ncclInt32, 1, COUNT);
+    for (int round = 0; state == ncclSuccess && stream_says == CUDA_SUCCESS; round++) {
+        state = nccl.AllReduce(at(a), at(b), COUNT, ncclInt32, ncclSum, comm, stream);
+        if (state == ncclSuccess)
+            stream_says = cuStreamSynchronize(stream);
+        if (state == ncclSuccess)
+            EXPECT(nccl.CommGetAsyncError(comm, &state) == ncclSuccess, "it cannot be asked");
+        if (round == 0)
+            puts("ready");
+        fflush(stdout);
+        nanosleep(&moment, NULL);
+    }
+    printf("NCCL error %d, CUDA error %d\n", (int)state, (int)stream_says);
+    nccl.CommAbort(comm);
+}
+
 static void all(const char *file)
 {
     int version = 0;
@@ -258,7 +280,7 @@ static void all(const char *file)
 
 int main(int argc, char **argv)
 {
-    REQUIRE(argc >= 3, "nccl_ranks RANK FILE [dies|warm]");
+    REQUIRE(argc >= 3, "nccl_ranks RANK FILE [dies|warm|ends]");
     rank = atoi(argv[1]);
     nccl_open();
     driver_start();
@@ -268,6 +290,8 @@ int main(int argc, char **argv)
     NCCL(nccl.CommInitRank(&comm, 2, nccl_meet(argv[2], rank), rank));
     if (argc > 3 && strcmp(argv[3], "dies") == 0)
         dies();
+    else if (argc > 3 && strcmp(argv[3], "ends") == 0)
+        ends();
     else if (argc > 3)
         warm();
     else
