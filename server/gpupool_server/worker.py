@@ -204,20 +204,23 @@ class Control:
         that is closed by ``closer``.
         """
         loop = asyncio.get_running_loop()
-        own = socket.socket(socket.AF_UNIX)
         try:
-            own.setblocking(False)
-            async with asyncio.timeout(CONTROL_SECONDS):
-                await loop.sock_connect(own, str(self._path))
-                await loop.sock_sendall(own, f"share {token}\n".encode())
-                await _readable(own)
-            line, fds, _, _ = socket.recv_fds(own, MOST_SHARED, MOST_SENT, socket.MSG_CMSG_CLOEXEC)
-            closer.close(*fds[SHARED_DESCRIPTORS:])
-            return line, fds[:SHARED_DESCRIPTORS]
+            own = socket.socket(socket.AF_UNIX)
+            try:
+                own.setblocking(False)
+                async with asyncio.timeout(CONTROL_SECONDS):
+                    await loop.sock_connect(own, str(self._path))
+                    await loop.sock_sendall(own, f"share {token}\n".encode())
+                    await _readable(own)
+                line, fds, _, _ = socket.recv_fds(
+                    own, MOST_SHARED, MOST_SENT, socket.MSG_CMSG_CLOEXEC
+                )
+            finally:
+                closer.close(own.detach())
         except (OSError, TimeoutError) as error:
             raise WorkerError(f"{self._path}: the worker shares nothing: {error}") from None
-        finally:
-            closer.close(own.detach())
+        closer.close(*fds[SHARED_DESCRIPTORS:])
+        return line, fds[:SHARED_DESCRIPTORS]
 
     async def _give(self, command: bytes, fds: Sequence[int], failure: str) -> None:
         loop = asyncio.get_running_loop()

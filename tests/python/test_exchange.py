@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -172,6 +174,19 @@ async def test_a_worker_that_says_nothing(make: Make) -> None:
     a.listener.close()
     a.path.unlink()
     assert await b.ask(bring()) == (b"7 none\n", 0)
+
+
+async def test_a_server_without_descriptors_answers_again_when_it_has_some(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(A)
+    b = make(B)
+    await say(b)
+    with monkeypatch.context() as without:
+        lacking = OSError(errno.EMFILE, "Too many open files")
+        without.setattr("gpupool_server.worker.socket.socket", Mock(side_effect=lacking))
+        assert await b.ask(bring()) == (b"7 none\n", 0)
+    assert await b.ask(bring(number=8)) == (b"8 memory 1 x\n", 1)
 
 
 @pytest.mark.parametrize(
