@@ -16,6 +16,7 @@
 #include "gate.h"
 #include "held.h"
 #include "memory_internal.h"
+#include "nccl.h"
 #include "pool.h"
 #include "quota.h"
 
@@ -120,6 +121,18 @@ void gpw_session_end(struct gpw_session *s, const char *format, ...)
     s->ended = true;
 }
 
+/* What communicators that are being made hold, and how often they were given up. */
+static uint64_t making;
+static unsigned given_up;
+
+bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordinal, uint64_t over)
+{
+    (void)s, (void)ordinal;
+    assert_true(over > 0);
+    given_up += making != 0;
+    return making != 0;
+}
+
 /* --- a tenant with two sessions ------------------------------------------------------- */
 
 static struct gpw_session session;
@@ -135,7 +148,8 @@ static int begin(void **state)
         return -1;
     member = gp_board_join(board, "t");
     neighbour = gp_board_join(board, "t");
-    held = used = freed_by_room = 0;
+    held = used = freed_by_room = making = 0;
+    given_up = 0;
     session = (struct gpw_session){.device_count = 1};
     ended[0] = '\0';
     return member < 0 || neighbour < 0;
@@ -209,10 +223,36 @@ static void test_a_neighbour_of_the_same_tenant_is_spared(void **state)
     assert_false(session.ended);
 }
 
+static void test_communicators_are_given_up_first(void **state)
+{
+    (void)state;
+    making = 400 * MIB;
+    held = LIMIT + making;
+    look(5);
+    assert_false(session.ended);
+    assert_int_equal(given_up, 1);
+    held -= making; /* NCCL takes its time */
+    look(5);
+    assert_false(session.ended);
+}
+
+/* What waits for a rank that never comes does not keep the limit from holding. */
+static void test_communicators_spare_it_once(void **state)
+{
+    (void)state;
+    making = 1;
+    held = LIMIT + 400 * MIB;
+    look(20);
+    assert_true(session.ended);
+    assert_int_equal(given_up, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_overhead_within_the_limit, begin, finish),
+        cmocka_unit_test_setup_teardown(test_communicators_are_given_up_first, begin, finish),
+        cmocka_unit_test_setup_teardown(test_communicators_spare_it_once, begin, finish),
         cmocka_unit_test_setup_teardown(test_a_little_over_is_borne, begin, finish),
         cmocka_unit_test_setup_teardown(test_far_over_is_ended, begin, finish),
         cmocka_unit_test_setup_teardown(test_what_can_be_given_back_saves_it, begin, finish),

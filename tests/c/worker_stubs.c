@@ -1,6 +1,7 @@
 /* What parts of the worker say and end, for tests that have no session around them. */
 #include "capture_watch.h"
 #include "graph_budget.h"
+#include "nccl.h"
 #include "shareable.h"
 
 __attribute__((weak)) void gpw_log(const char *level, const char *format, ...)
@@ -40,4 +41,10 @@ __attribute__((weak)) void gpw_shareable_gone(struct gpw_session *s, enum gpw_sh
 __attribute__((weak)) void gpw_shareable_events_context_ended(struct gpw_session *s)
 {
     (void)s;
+}
+
+__attribute__((weak)) bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordinal, uint64_t over)
+{
+    (void)s, (void)ordinal, (void)over;
+    return false;
 }

@@ -62,17 +62,21 @@ ncclResult_t gpw_communicator_begun(struct gp_communicator *c, ncclResult_t resu
     return c->failed;
 }
 
+static void refuse_memory(struct gpw_session *s, struct gp_communicator *c, uint64_t over)
+{
+    c->failed = gpw_nccl_refuse(s, ncclSystemError,
+                                "the tenant's memory limit has no room for NCCL's buffers: %llu MiB"
+                                " are missing",
+                                (unsigned long long)(over >> 20) + 1);
+}
+
 /* What NCCL took for it, on the device and so of the tenant's limit. */
 static void charge(struct gpw_session *s, struct gp_communicator *c)
 {
     uint64_t over = 0;
     c->settling = false;
-    if (c->ordinal < 0 || gpw_quota_settle(s, (uint32_t)c->ordinal, &over))
-        return;
-    c->failed = gpw_nccl_refuse(s, ncclSystemError,
-                                "the tenant's memory limit has no room for NCCL's buffers: %llu MiB"
-                                " are missing",
-                                (unsigned long long)(over >> 20) + 1);
+    if (c->ordinal >= 0 && !gpw_quota_settle(s, (uint32_t)c->ordinal, &over))
+        refuse_memory(s, c, over);
 }
 
 static void learn(struct gpw_session *s, struct gp_communicator *c)
@@ -261,12 +265,18 @@ bool gpw_nccl_pending(struct gpw_session *s)
     return c != NULL;
 }
 
-bool gpw_nccl_settling(struct gpw_session *s)
+/* It may wait for a rank that never comes, so it must not keep the limit from holding. */
+bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordinal, uint64_t over)
 {
-    const struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
-    while (c && !(c->real && c->settling))
-        c = c->next;
-    return c != NULL;
+    bool found = false;
+    struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
+    for (; c; c = c->next) {
+        if (!c->real || !c->settling || c->failed != ncclSuccess || c->ordinal != (int32_t)ordinal)
+            continue;
+        refuse_memory(s, c, over);
+        found = true;
+    }
+    return found;
 }
 
 void gpw_nccl_context_ended(struct gpw_session *s, CUcontext context)

@@ -112,8 +112,9 @@ void gpw_nccl_run(struct gpw_session *s, const struct gp_nccl_call *calls, uint3
 
 /* Whether work of a communicator is on a GPU, which may wait for another rank's. */
 bool gpw_nccl_pending(struct gpw_session *s);
-/* Whether NCCL is making something, whose memory is charged when it is done. */
-bool gpw_nccl_settling(struct gpw_session *s);
+/* The session is over its limit by so much: what NCCL is making on the device is given up. False:
+ * there is nothing. */
+bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordinal, uint64_t over);
 /* A few times a second: end what has failed, so that nothing waits for it. */
 void gpw_nccl_tick(struct gpw_session *s);
 /* The context is about to end. */

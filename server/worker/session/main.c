@@ -327,10 +327,7 @@ static bool idle(struct gpw_session *s)
      * for, so then only every tenth time */
     bool look = s->ticks % 5 == 0 && (!gpw_gate_busy(s) || s->ticks % 50 == 0);
     for (uint32_t i = 0; look && i < s->device_count; i++)
-        if (gpw_nccl_settling(s)) /* what it takes is refused when it is done */
-            gpw_quota_reconcile(s, i);
-        else
-            gpw_quota_enforce(s, i);
+        gpw_quota_enforce(s, i);
     gpw_nccl_tick(s);
     s->ticks++;
     gpw_activity_bring(s);

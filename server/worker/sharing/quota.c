@@ -6,6 +6,7 @@
 #include "gate.h"
 #include "held.h"
 #include "memory_internal.h"
+#include "nccl.h"
 #include "pool.h"
 #include "seat.h"
 
@@ -13,6 +14,8 @@
  * launched first has been asked for by nobody. */
 #define SLACK (UINT64_C(128) << 20)
 #define LOOKS 2
+/* So many more where communicators have been given up for it, until NCCL has given back theirs. */
+#define LOOKS_MORE 8
 
 bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
@@ -103,7 +106,9 @@ void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal)
         return;
     }
     gpw_memory_trim(s, ordinal);
-    if (++a->looks >= LOOKS)
+    if (++a->looks == LOOKS)
+        a->spared = gpw_nccl_give_up(s, ordinal, over);
+    if (a->looks >= (a->spared ? LOOKS + LOOKS_MORE : LOOKS))
         gpw_session_end(s,
                         "its tenant has %llu MiB of device %u's memory, and may have %llu: "
                         "the driver took %llu MiB for this program beyond the limit",
