@@ -15,6 +15,7 @@ from gpupool.run import client_environment
 from gpupool_common import __version__, paths, variables
 from gpupool_common.errors import GpupoolError, InstallError
 from gpupool_common.findings import Finding
+from gpupool_common.helper_process import command_of
 from gpupool_common.protocol import one_line
 from gpupool_common.sizes import format_size
 
@@ -27,7 +28,7 @@ FEWEST_FILES = 256
 def probe(words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
     """What a program says that is started with this environment; GpupoolError says why nothing."""
     env = {**env, "PYTHONPATH": ":".join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "gpupool.doctor_probe", *words]
+    command = [*command_of("gpupool.doctor_probe"), *words]
     try:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False

@@ -20,6 +20,7 @@ from gpupool.options import TOKEN, TOKEN_FILE
 from gpupool_common import paths, request
 from gpupool_common.ask import check, check_url
 from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.helper_process import command_of
 
 #: A real driver may take a minute to wake up all of a big machine's GPUs.
 START_SECONDS = 180.0
@@ -190,7 +191,7 @@ def local_server(options: LocalOptions) -> Iterator[tuple[str, str]]:
 
 
 def _server_command(options: LocalOptions, folder: Path, url: str) -> list[str]:
-    command = [sys.executable, "-m", "gpupool_server", "--listen", url]
+    command = [*command_of("gpupool_server"), "--listen", url]
     # The network transport stays reachable on this machine for GPUPOOL_TRANSPORT=zmq.
     command += ["--data-listen", "tcp://127.0.0.1:*", "--run-dir", str(folder)]
     command += ["--on-stop", "end", "--log-level", options.log, "--private"]

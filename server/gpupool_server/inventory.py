@@ -6,13 +6,13 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpupool_common import logs, paths
 from gpupool_common.errors import ConfigError, InstallError
+from gpupool_common.helper_process import command_of
 from gpupool_common.paths import default_run_dir
 from gpupool_common.protocol import one_line
 from gpupool_server import driver
@@ -97,7 +97,7 @@ def driver_environment(settings: Settings, env: Mapping[str, str] | None = None)
 
 def probe_devices(library: Path, env: Mapping[str, str]) -> tuple[Device, ...]:
     """The devices that a driver library lists; InstallError says why it could not."""
-    command = [sys.executable, "-m", "gpupool_server.probe", str(library)]
+    command = [*command_of("gpupool_server.probe"), str(library)]
     try:
         done = subprocess.run(
             command,

@@ -391,3 +391,23 @@ def test_killing_the_launcher_ends_its_server(home: Home) -> None:
     assert not left.exists()
     os.kill(program, signal.SIGKILL)
     running.communicate()
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--local", "--soft", "--", "true"), ("doctor", "--json")]
+)
+def test_nothing_in_the_working_directory_is_taken_for_ours(
+    home: Home, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Somebody else may have written what lies there."""
+    (tmp_path / "ctypes.py").write_text("raise SystemExit('of a stranger')\n")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "gpupool", *words],
+        cwd=tmp_path,
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "of a stranger" not in done.stdout + done.stderr
+    assert done.returncode == 0 or words[0] == "doctor", done.stderr
