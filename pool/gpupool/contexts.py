@@ -64,8 +64,9 @@ class Contexts:
     def of(self, name: str) -> Context:
         found = self.named.get(name)
         if found is None:
-            known = ", ".join(sorted(self.named)) or "there is none; gpupool login makes one"
-            raise ConfigError(f"there is no context {one_line(name)!r}: {known}")
+            known = ", ".join(sorted(self.named))
+            what = f"choose one of {known}" if known else "gpupool login makes one"
+            raise ConfigError(f"there is no context {one_line(name)!r}; {what}")
         return found
 
     def with_one(self, name: str, context: Context) -> Contexts:

@@ -102,7 +102,9 @@ def _ask(place: str) -> str:
     else:
         text = sys.stdin.readline(8192)
     token = text.strip()
-    if not token or not all("!" <= char <= "~" for char in token):
+    if not token:
+        raise ConfigError("no token was given; type it, write it to stdin, or use --token-file")
+    if not all("!" <= char <= "~" for char in token):
         raise ConfigError("that is no token (one word of printable ASCII)")
     return token
 

@@ -91,6 +91,11 @@ def certificate_fingerprint(
         settings = load_settings(config, {"state_dir": state_dir} if state_dir else {})
         folder = settings.state_dir or default_state_dir()
         path = settings.tls_certificate or folder / certificates.CERTIFICATE
+        if not path.exists():
+            raise GpupoolError(
+                f"there is no certificate {path}; the manager makes one at its first start with"
+                " --listen https://ADDRESS:PORT"
+            )
         print(certificates.read(path, path).fingerprint)
     except GpupoolError as error:
         raise _ended(error) from None

@@ -136,7 +136,10 @@ class RequestHandler:
             self._check_own(tenant)
         if tenant is None:
             what = "is not this server's" if token else "is missing"
-            raise Refusal("bad-token", f"the token {what}; set GPUPOOL_TOKEN to the server's token")
+            raise Refusal(
+                "bad-token",
+                f"the token {what}; give the server's in GPUPOOL_TOKEN, or to gpupool login",
+            )
         if self.draining and question.word == "hello":
             raise Refusal(
                 "draining", "the server is stopping and opens no sessions; try again later"

@@ -140,7 +140,7 @@ def test_several_contexts(pools: tuple[Pool, Pool], path: Path) -> None:
     do("context", "remove", "one")
     assert "first" not in path.read_text()
     assert "no context is in use" in refused("context", "show")
-    assert "there is no context 'one': two" in refused("context", "use", "one")
+    assert "there is no context 'one'; choose one of two" in refused("context", "use", "one")
     assert "there is no context 'three'" in refused("--context", "three", "lease", "list")
 
 
@@ -162,7 +162,7 @@ def test_nothing_is_kept_that_is_refused(pools: tuple[Pool, Pool], path: Path) -
     for words, token, says in (
         ((url,), "wrong", "answered 401"),
         ((url,), "two words", "that is no token"),
-        ((url,), "", "that is no token"),
+        ((url,), "", "no token was given; type it"),
         ((url, "--name", "a b"), "secret", "--name: 'a b' is not of letters"),
         ((url, "--fingerprint", "sha256:1"), "secret", "--fingerprint: is not sha256:"),
         (("http://10.0.0.1",), "secret", "the token would travel in clear text"),

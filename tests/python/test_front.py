@@ -88,9 +88,9 @@ async def test_no_shared_memory_where_none_is_served(make_office: MakeOffice) ->
 @pytest.mark.parametrize(
     ("changes", "code", "says"),
     [
-        ({"token": "wrong"}, "bad-token", "set GPUPOOL_TOKEN"),
+        ({"token": "wrong"}, "bad-token", "in GPUPOOL_TOKEN"),
         ({"token": None}, "bad-token", "missing"),
-        ({"token": "the-token-of-the-test\u00df"}, "bad-token", "set GPUPOOL_TOKEN"),
+        ({"token": "the-token-of-the-test\u00df"}, "bad-token", "in GPUPOOL_TOKEN"),
         ({"wire": "1"}, "version", "protocol 1, this server (gpupool"),
         ({"wire": "1"}, "version", ") 2 to 3; upgrade gpupool on the client"),
         ({"wire": "5", "wire-oldest": "4"}, "version", "upgrade gpupool on the server"),

@@ -106,3 +106,10 @@ def test_where_the_admin_token_lies(tmp_path: Path) -> None:
         usual = manager("token", "path", XDG_STATE_HOME=str(tmp_path)).stdout
         assert usual == f"{tmp_path}/gpupool/admin.token\n"
     assert manager("token", "path", "--state-dir", "here").returncode == 2
+
+
+def test_no_certificate_yet(tmp_path: Path) -> None:
+    """As where it listens on the loopback alone, by default."""
+    done = manager("certificate", "fingerprint", "--state-dir", str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"there is no certificate {tmp_path}/tls.crt; the manager makes one" in done.stderr
