@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpupool.cli import main
+from gpupool.start import main
 
 if __name__ == "__main__":
     main()

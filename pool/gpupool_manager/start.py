@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gpupool_common import collector
+from gpupool_common import collector, interrupt
 from gpupool_manager.extras import not_installed
 
 #: Packages of our own: one that is missing is a damaged installation.
@@ -14,10 +14,11 @@ _OURS = ("", "gpupool", "gpupool_common", "gpupool_manager", "gpupool_server")
 def main() -> None:
     """The entry point."""
     try:
-        with collector.importing():
-            from gpupool_manager.cli import main as run
+        with interrupt.quiet():
+            with collector.importing():
+                from gpupool_manager.cli import main as run
 
-        run()
+            run()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in _OURS:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from gpupool_common import collector
+from gpupool_common import collector, interrupt
 
 
 def main() -> None:
     """The entry point."""
-    with collector.importing():
-        from gpupool_server.cli import main as run
+    with interrupt.quiet():
+        with collector.importing():
+            from gpupool_server.cli import main as run
 
-    run()
+        run()
