@@ -108,6 +108,10 @@ class Fabric:
         """A host off the switch: its interface stays as it is, and nothing arrives any more."""
         self._switch.do(f"ip link set dev {name} nomaster")
 
+    def mend(self, name: str) -> None:
+        """It is on the switch again."""
+        self._switch.do(f"ip link set dev {name} master switch")
+
     def heard(self) -> list[list[Any]]:
         """All frames so far; nothing is heard after that."""
         said, _ = self._ear.communicate()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from fabric import Fabric, missing
+from gpupool_common import paths
 from harness import PoolServer, Talk, wait_until
 from ports import free_port
 from toolchain import Toolchain
@@ -28,25 +29,61 @@ SOFT_GPUS = {STAYS: "1", LOST: "3"}
 NO_ERROR = "NCCL error 0, CUDA error 0"
 REMOTE_ERROR = "NCCL error 6, CUDA error 0"
 
-Servers = dict[str, PoolServer]
 StartTalk = Callable[[list[str], dict[str, str]], Talk]
 
 
-def server(name: str, **more: str) -> PoolServer:
-    """Without a pool no lease joins the jails of two servers."""
-    settings = {"soft-gpus": SOFT_GPUS[name], "confinement": "off", "silence-seconds": SILENCE}
-    return PoolServer(**{**settings, **more})
+def no_fabric() -> str:
+    """Why all of this machine is one host; empty: it can be several."""
+    return missing() if os.geteuid() == 0 else "only root may make interfaces"
+
+
+class Hosts:
+    """Two servers and where programs are: hosts of their own, where this machine can have some."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.fabric: Fabric | None = None
+        self.enter: list[str] = []
+        self.servers: dict[str, PoolServer] = {}
+        if not no_fabric():
+            self.fabric = Fabric(sys.executable, STAYS, LOST, "programs")
+            stack.callback(self.fabric.close)
+        for number, name in enumerate((STAYS, LOST, "programs"), 1):
+            address = f"10.77.0.{number}" if self.fabric else "127.0.0.1"
+            self.enter = []
+            if self.fabric:
+                self.fabric.hosts[name].do(f"ip addr add {address}/24 dev fabric0")
+                self.enter = self.fabric.hosts[name].enter
+            if name in SOFT_GPUS:
+                self.servers[name] = self._server(name, address)
+                stack.callback(self.servers[name].close)
+                self.servers[name].start()
+
+    def _server(self, name: str, address: str) -> PoolServer:
+        """Without a pool no lease joins the jails of two servers."""
+        settings = {"confinement": "off", "silence-seconds": SILENCE}
+        settings |= {"soft-gpus": SOFT_GPUS[name], "data-listen": f"tcp://{address}:*"}
+        server = PoolServer(**settings)
+        server.prefix = self.enter
+        server.url = server.address = f"tcp://{address}:{free_port()}"
+        return server
+
+
+@pytest.fixture(scope="module")
+def hosts(home: paths.Home) -> Iterator[Hosts]:
+    with ExitStack() as stack:
+        yield Hosts(stack)
 
 
 def jobs(
-    talk: StartTalk, servers: Servers, program: list[str], folder: Path
+    talk: StartTalk, toolchain: Toolchain, hosts: Hosts, folder: Path
 ) -> tuple[list[Talk], Talk]:
     """The ranks on the server that will be lost, and the one that is elsewhere."""
+    program = [*hosts.enter, str(toolchain.driver_program("nccl_ranks"))]
 
     def rank(job: str, number: int, where: str, device: int) -> Talk:
         more = {"E2E_DEVICE": str(device), "GPUPOOL_SILENCE": SILENCE}
         command = [*program, str(number), str(folder / job), "ends"]
-        return talk(command, servers[where].environment("tcp", **more))
+        return talk(command, hosts.servers[where].environment("tcp", **more))
 
     inside = [rank("inside", number, LOST, number) for number in (0, 1)]
     across = [rank("across", 0, STAYS, 0), rank("across", 1, LOST, 2)]
@@ -67,56 +104,32 @@ def has_no_worker(server: PoolServer) -> bool:
     return server.worker_pids() == []
 
 
-def all_end(servers: Servers, lost: list[Talk], other: Talk) -> None:
+def all_end(hosts: Hosts, lost: list[Talk], other: Talk) -> None:
     assert told(other) == REMOTE_ERROR
     for one in lost:
         assert told(one) != NO_ERROR
-    for each in servers.values():
-        wait_until(partial(has_no_worker, each), "all sessions end")
+    for server in hosts.servers.values():
+        wait_until(partial(has_no_worker, server), "all sessions end")
 
 
-def test_a_server_that_is_killed(toolchain: Toolchain, talk: StartTalk, tmp_path: Path) -> None:
-    """With its workers, as a machine ends that loses its power."""
-    with ExitStack() as stack:
-        servers = {name: server(name) for name in SOFT_GPUS}
-        for each in servers.values():
-            stack.callback(each.close)
-            each.start()
-        program = str(toolchain.driver_program("nccl_ranks"))
-        lost, other = jobs(talk, servers, [program], tmp_path)
-        servers[LOST].kill()
-        for pid in servers[LOST].worker_pids():
-            os.kill(pid, signal.SIGKILL)
-        all_end(servers, lost, other)
-        assert servers[STAYS].sessions() == []
-
-
-@pytest.fixture
-def fabric() -> Iterator[Fabric]:
-    one = Fabric(sys.executable, STAYS, LOST, "programs")
-    yield one
-    one.close()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make interfaces")
-@pytest.mark.skipif(os.geteuid() == 0 and bool(missing()), reason=missing() or "not root")
 def test_a_network_that_is_cut(
-    toolchain: Toolchain, talk: StartTalk, fabric: Fabric, tmp_path: Path
+    toolchain: Toolchain, talk: StartTalk, hosts: Hosts, tmp_path: Path
 ) -> None:
     """Nothing ends and nothing is refused: there is no word any more from there."""
-    with ExitStack() as stack:
-        servers = {}
-        for number, (name, host) in enumerate(fabric.hosts.items(), 1):
-            address = f"10.77.0.{number}"
-            host.do(f"ip addr add {address}/24 dev fabric0")
-            if name not in SOFT_GPUS:
-                continue
-            each = servers[name] = server(name, **{"data-listen": f"tcp://{address}:*"})
-            stack.callback(each.close)
-            each.prefix = host.enter
-            each.url = each.address = f"tcp://{address}:{free_port()}"
-            each.start()
-        program = [*fabric.hosts["programs"].enter, str(toolchain.driver_program("nccl_ranks"))]
-        lost, other = jobs(talk, servers, program, tmp_path)
-        fabric.cut(LOST)
-        all_end(servers, lost, other)
+    if hosts.fabric is None:
+        pytest.skip(no_fabric())
+    lost, other = jobs(talk, toolchain, hosts, tmp_path)
+    hosts.fabric.cut(LOST)
+    all_end(hosts, lost, other)
+    hosts.fabric.mend(LOST)
+
+
+def test_a_server_that_is_killed(
+    toolchain: Toolchain, talk: StartTalk, hosts: Hosts, tmp_path: Path
+) -> None:
+    """With its workers, as a machine ends that loses its power. It is the last test for that."""
+    lost, other = jobs(talk, toolchain, hosts, tmp_path)
+    hosts.servers[LOST].kill()
+    for pid in hosts.servers[LOST].worker_pids():
+        os.kill(pid, signal.SIGKILL)
+    all_end(hosts, lost, other)
