@@ -16,6 +16,7 @@
  *         library.c modules_lock     the modules of libraries, by context *
  *         kernel.c lock              the kernels of images, functions of kernels *
  *   3     attributes.c lock          what is known of kernels and set on them *
+ *         variable.c opening         managed variables becoming reachable *
  *   4     replica.c lock             libraries and kernels loaded on other hosts *
  *         peer_link.c lock           the links between workers *
  *         peer_move.c lock           streams of our own *
@@ -27,8 +28,8 @@
  *   7     captures.c lock            captures under way
  *         pinned.c lock              bytes on their way into memory that is not shared
  *   8     session wait_lock          the listed calls, their states, the right to read
- *   9     handle.c, capture.c lock, context.c records_lock, ranges.c, cache.c, host_function.c,
- *         trace.c, timeline.c, activity_table.c, and those of private_tables/:
+ *   9     handle.c, capture.c lock, context.c records_lock, ipc.c pools_lock, ranges.c, cache.c,
+ *         host_function.c, trace.c, timeline.c, activity_table.c, and those of private_tables/:
  *                                    their own tables; nothing is locked under them
  *
  *   * held while calls are sent and waited for, so that one thread asks for all. The thread

@@ -24,7 +24,7 @@
 static struct {
     uint32_t managed;
     uint64_t begin, bytes;
-    unsigned asked, uploads;
+    unsigned asked, uploads, streams;
     uint64_t brought;
     unsigned char gives;
 } worker;
@@ -51,10 +51,28 @@ static void give_bytes(const struct gp_header *h)
     free(data);
 }
 
+static void *look(void *arg)
+{
+    return gpc_managed_has(0) ? arg : NULL;
+}
+
+/* A stream of this library's is made under a lock that comes before that of managed memory. */
+static void expect_unlocked(void)
+{
+    struct timespec until;
+    pthread_t other;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 60;
+    assert_int_equal(pthread_create(&other, NULL, look, NULL), 0);
+    assert_int_equal(pthread_timedjoin_np(other, NULL, &until), 0);
+}
+
 static void answer(const struct gp_header *h)
 {
     struct gp_reply reply = {.result = CUDA_SUCCESS};
     worker.uploads += h->op == GP_OP_gp_htod;
+    if (h->op == GP_OP_cuStreamCreate && ++worker.streams)
+        expect_unlocked();
     if (h->op == GP_OP_gp_managed_variable)
         say_variable(h);
     else if (h->op == GP_OP_gp_dtoh)
@@ -98,6 +116,7 @@ static void they_are_opened_once_and_brought(void **state)
     assert_int_equal(gpc_managed_variable(worker.begin + 100, 4), CUDA_SUCCESS);
     assert_int_equal(gpc_managed_variable(worker.begin + 5000, 40), CUDA_SUCCESS);
     assert_int_equal(worker.asked, 1);
+    assert_int_equal(worker.streams, 1);
     volatile unsigned char *p = (volatile unsigned char *)(uintptr_t)worker.begin;
     assert_int_equal(p[100], 3);
     p[101] = 9;

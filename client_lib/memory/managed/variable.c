@@ -48,18 +48,16 @@ static const char *open_pages(struct gpc_managed *m)
     return why;
 }
 
-/* Pages that nobody has, with this part of a variable. */
-static CUresult open_new(struct gpc_span pages, struct gpc_span part)
+/* Pages that nobody has, with this part of a variable, and the stream on which they travel. */
+static CUresult open_new(struct gpc_span pages, struct gpc_span part, CUstream own)
 {
-    struct gpc_route on = gpc_route_in(gpc_current());
     struct gpc_managed *m = gpc_managed_record(pages.begin, pages.end - pages.begin,
                                                (uint64_t)sysconf(_SC_PAGESIZE),
                                                CU_MEM_ATTACH_GLOBAL);
     CUresult r = m ? gpc_parts_add(m, part) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS)
-        r = gpc_lane_own(&on, &m->own);
     if (r == CUDA_SUCCESS) {
         m->kind = GPC_MANAGED_VARIABLE;
+        m->own = own;
         const char *why = open_pages(m);
         if (!why)
             return CUDA_SUCCESS;
@@ -110,7 +108,7 @@ static void close_span(struct gpc_span v)
 }
 
 /* Under the lock: all pages of a variable, one run after the other, or none of them. */
-static CUresult open_span(struct gpc_span v)
+static CUresult open_span(struct gpc_span v, CUstream own)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t at = v.begin / page * page, end = (v.end + page - 1) / page * page;
@@ -120,7 +118,7 @@ static CUresult open_span(struct gpc_span v)
         bool known = m && m->begin <= at;
         uint64_t to = !m ? end : less(end, known ? m->begin + m->bytes : m->begin);
         struct gpc_span part = {at > v.begin ? at : v.begin, less(to, v.end)};
-        r = known ? open_known(m, part) : open_new((struct gpc_span){at, to}, part);
+        r = known ? open_known(m, part) : open_new((struct gpc_span){at, to}, part, own);
         if (r != CUDA_SUCCESS && at > v.begin)
             close_span((struct gpc_span){v.begin, at});
         at = to;
@@ -170,8 +168,13 @@ static CUresult open_variable(uint64_t address, uint64_t bytes)
     }
     if (gpc_faults_watch() != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gpc_route lane = on;
+    CUstream own; /* taken first: its lock comes before that of managed memory */
+    r = gpc_lane_own(&lane, &own);
+    if (r != CUDA_SUCCESS)
+        return r;
     gpc_managed_lock();
-    r = open_span(v);
+    r = open_span(v, own);
     gpc_managed_unlock();
     return r;
 }
@@ -187,7 +190,7 @@ bool gpc_managed_has(uint64_t address)
 
 CUresult gpc_managed_variable(uint64_t address, uint64_t bytes)
 {
-    static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* of rank 4 (session.h) */
+    static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* of rank 3 (session.h) */
     struct gpc_own_calls before;
     pthread_mutex_lock(&opening);
     gpc_own_calls_begin(&before);
