@@ -52,10 +52,7 @@ static bool shape_fits(const CUDA_ARRAY3D_DESCRIPTOR *d)
 
 static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-    const unsigned later = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
-    if (d->Flags & later)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (d->Flags & ~(unsigned)SHAPES || !shape_fits(d))
+    if (d->Flags & ~((unsigned)SHAPES | SG_MAPPED_LATER) || !shape_fits(d) || !sg_backing_fits(d))
         return CUDA_ERROR_INVALID_VALUE;
     if (d->NumChannels != 1 && d->NumChannels != 2 && d->NumChannels != 4)
         return CUDA_ERROR_INVALID_VALUE;
@@ -64,7 +61,9 @@ static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
 
 /* --- made and ended --------------------------------------------------------------------- */
 
-static CUresult make(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *d, CUarray *out)
+/* `tiles`: where its bytes are, if it has no memory of its own. */
+static CUresult make(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *d,
+                     const struct sg_tiles *tiles, CUarray *out)
 {
     CUarray a = calloc(1, sizeof *a);
     const struct sg_extent like = {
@@ -76,7 +75,11 @@ static CUresult make(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *d, CUarra
     a->context = context;
     a->desc = *d;
     a->extent = gp_array_extent(d->Width, d->Height, d->Depth, d->Format, d->NumChannels);
-    CUresult result = sg_memory_take(&like, gp_array_bytes(&a->extent), &a->data);
+    CUresult result = CUDA_SUCCESS;
+    if (tiles)
+        a->tiles = *tiles;
+    else
+        result = sg_memory_take(&like, gp_array_bytes(&a->extent), &a->data);
     if (result != CUDA_SUCCESS) {
         sg_handle_remove(a);
         free(a);
@@ -88,13 +91,30 @@ static CUresult make(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *d, CUarra
     return CUDA_SUCCESS;
 }
 
+/* An array of its own, whose memory is mapped later. */
+static CUresult make_later(CUcontext context, const CUDA_ARRAY3D_DESCRIPTOR *d, CUarray *out)
+{
+    struct sg_tiles tiles;
+    struct sg_backing *backing;
+    SG_TRY(sg_backing_make(d, 0, &tiles, &backing));
+    CUresult result = make(context, d, &tiles, out);
+    if (result == CUDA_SUCCESS)
+        (*out)->backing = backing;
+    else
+        sg_backing_free(backing);
+    return result;
+}
+
 static void end(CUarray a)
 {
     CUarray *at = &a->context->arrays;
     while (*at != a)
         at = &(*at)->next;
     *at = a->next;
-    sg_memory_give(a->data);
+    if (!a->tiles.pages)
+        sg_memory_give(a->data);
+    else if (!a->mipmap)
+        sg_backing_free(a->backing);
     sg_handle_remove(a);
     free(a);
 }
@@ -107,6 +127,7 @@ static void end_mipmap(CUmipmappedArray m)
     *at = m->next;
     for (unsigned i = 0; i < m->count; i++)
         end(m->levels[i]);
+    sg_backing_free(m->backing);
     sg_handle_remove(m);
     free(m);
 }
@@ -127,7 +148,7 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_capture_unsafe());
     SG_TRY(check(d));
-    return make(context, d, out);
+    return d->Flags & SG_MAPPED_LATER ? make_later(context, d, out) : make(context, d, NULL, out);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
@@ -173,7 +194,7 @@ static size_t half(size_t size, unsigned level)
     return size && !(size >> level) ? 1 : size >> level;
 }
 
-static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
+CUDA_ARRAY3D_DESCRIPTOR sg_level_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
 {
     CUDA_ARRAY3D_DESCRIPTOR own = *d;
     own.Width = half(d->Width, level);
@@ -196,6 +217,22 @@ static unsigned clamped(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
     return levels < 1 ? 1 : levels < all ? levels : all;
 }
 
+static CUresult make_levels(CUmipmappedArray m, unsigned count)
+{
+    struct sg_tiles tiles[SG_LEVELS_MAX];
+    bool later = m->desc.Flags & SG_MAPPED_LATER;
+    if (later)
+        SG_TRY(sg_backing_make(&m->desc, count, tiles, &m->backing));
+    for (; m->count < count; m->count++) {
+        const CUDA_ARRAY3D_DESCRIPTOR d = sg_level_of(&m->desc, m->count);
+        CUarray *level = &m->levels[m->count];
+        SG_TRY(make(m->context, &d, later ? &tiles[m->count] : NULL, level));
+        (*level)->mipmap = m;
+        (*level)->backing = m->backing;
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
                                 const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
                                 unsigned int numMipmapLevels)
@@ -216,18 +253,12 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
     m->desc = *pMipmappedArrayDesc;
     m->next = context->mipmaps;
     context->mipmaps = m;
-    unsigned count = clamped(&m->desc, numMipmapLevels);
-    for (; m->count < count; m->count++) {
-        const CUDA_ARRAY3D_DESCRIPTOR d = level_of(&m->desc, m->count);
-        CUresult result = make(context, &d, &m->levels[m->count]);
-        if (result != CUDA_SUCCESS) {
-            end_mipmap(m);
-            return result;
-        }
-        m->levels[m->count]->mipmap = m;
-    }
-    *pHandle = m;
-    return CUDA_SUCCESS;
+    CUresult result = make_levels(m, clamped(&m->desc, numMipmapLevels));
+    if (result == CUDA_SUCCESS)
+        *pHandle = m;
+    else
+        end_mipmap(m);
+    return result;
 }
 
 CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
@@ -291,7 +322,7 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarra
     return CUDA_SUCCESS;
 }
 
-/* Nothing here is sparse, mapped later or of several planes, which these ask of. */
+/* Nothing here is of several planes. */
 CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx)
 {
     SG_LOCKED;
@@ -299,47 +330,4 @@ CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int plan
     (void)planeIdx;
     SG_TRY(array_asked(pPlaneArray, hArray, &a));
     return CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array)
-{
-    SG_LOCKED;
-    CUarray a;
-    SG_TRY(array_asked(sparseProperties, array, &a));
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                      CUarray array, CUdevice device)
-{
-    SG_LOCKED;
-    CUarray a;
-    (void)device;
-    SG_TRY(array_asked(memoryRequirements, array, &a));
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult mipmap_asked(CUmipmappedArray handle)
-{
-    CUcontext context;
-    CUmipmappedArray m;
-    SG_TRY(sg_context_current(&context));
-    SG_TRY(sg_mipmap_get(handle, &m));
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
-                                             CUmipmappedArray mipmap)
-{
-    SG_LOCKED;
-    (void)sparseProperties;
-    return mipmap_asked(mipmap);
-}
-
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                               CUmipmappedArray mipmap, CUdevice device)
-{
-    SG_LOCKED;
-    (void)memoryRequirements, (void)device;
-    return mipmap_asked(mipmap);
 }

@@ -1,10 +1,15 @@
-/* CUDA arrays: their bytes lie row behind row in memory of the device, without gaps. */
+/* CUDA arrays: their bytes lie row behind row in memory of the device, without gaps, or in pages
+ * that are mapped later. */
 #ifndef SG_ARRAY_H
 #define SG_ARRAY_H
 
 #include "softgpu.h" /* before whatever includes cuda.h, whose functions it exports */
 
 #include "array_extent.h"
+#include "tiles.h"
+
+/* What maps memory later. */
+#define SG_MAPPED_LATER ((unsigned)(CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
 
 struct CUarray_st {
     CUarray next; /* in the context */
@@ -12,13 +17,16 @@ struct CUarray_st {
     CUmipmappedArray mipmap; /* it is a level of; NULL: an array of its own */
     CUDA_ARRAY3D_DESCRIPTOR desc;
     struct gp_array_extent extent;
-    uint64_t data; /* where its bytes are */
+    uint64_t data;              /* where its bytes are, if it has no backing */
+    struct sg_backing *backing; /* the mipmapped array's, of a level */
+    struct sg_tiles tiles;      /* of a backing */
 };
 #define SG_LEVELS_MAX 18u /* of 131072 elements */
 struct CUmipmappedArray_st {
     CUmipmappedArray next; /* in the context */
     CUcontext context;
     CUDA_ARRAY3D_DESCRIPTOR desc;
+    struct sg_backing *backing; /* NULL: each level has its memory */
     unsigned count;
     CUarray levels[SG_LEVELS_MAX];
 };
@@ -33,6 +41,26 @@ static inline uint64_t sg_array_slice(const struct CUarray_st *a)
 }
 /* The context is ending. sg.lock is held. */
 void sg_arrays_release(CUcontext context);
+CUDA_ARRAY3D_DESCRIPTOR sg_level_of(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned level);
+
+/* --- memory that is mapped later (sparse.c) --- */
+
+/* Whether an array may be mapped later. */
+bool sg_backing_fits(const CUDA_ARRAY3D_DESCRIPTOR *d);
+/* Nothing is mapped yet. `levels`: of a mipmapped array, 0 for an array; `tiles` has room for each
+ * level. sg.lock is held. */
+CUresult sg_backing_make(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, struct sg_tiles *tiles,
+                         struct sg_backing **out);
+void sg_backing_free(struct sg_backing *backing);
+
+/* Memory for pages (vmm.c): `bytes` of it from `offset` on, where they are mapped. sg.lock is
+ * held, also for the others. */
+CUresult sg_physical_pages(CUmemGenericAllocationHandle handle, const struct sg_device *device,
+                           uint64_t offset, uint64_t bytes, struct sg_physical **physical,
+                           unsigned char **at);
+struct sg_physical *sg_physical_ref(struct sg_physical *physical);
+void sg_physical_unref(struct sg_physical *physical);
+#define SG_PAGE (UINT64_C(64) << 10)
 
 /* --- textures and surfaces (texture.c) --- */
 

@@ -77,14 +77,29 @@ static uint32_t one_of(const struct sg_image *image)
     return sg_image_integer(image) ? 1 : (uint32_t)sg_of_float(1);
 }
 
+#define TEXEL_MAX 16u
+
+/* NULL: the launch has failed. */
+static const unsigned char *texel_bytes(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
+                                        const struct sg_image_level *level,
+                                        const struct sg_texel_place *at, uint32_t bytes)
+{
+    static const unsigned char nothing[TEXEL_MAX];
+    uint64_t x = (uint64_t)at->x * bytes, y = (uint64_t)at->y, z = (uint64_t)at->z;
+    if (level->tiles) {
+        const unsigned char *p = sg_image_tile(level, x, y, z, bytes);
+        return p ? p : nothing;
+    }
+    uint64_t address = level->address + z * level->slice + y * level->row + x;
+    return sg_reach(w, in, lane, SG_S_GLOBAL, address, bytes, 1);
+}
+
 bool sg_texel_read(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
                    const struct sg_image *image, const struct sg_image_level *level,
                    const struct sg_texel_place *at, struct sg_texel *out)
 {
     uint32_t bytes = (uint32_t)image->channels * image->channel_bytes;
-    uint64_t address = level->address + (uint64_t)at->z * level->slice +
-                       (uint64_t)at->y * level->row + (uint64_t)at->x * bytes;
-    const unsigned char *p = sg_reach(w, in, lane, SG_S_GLOBAL, address, bytes, 1);
+    const unsigned char *p = texel_bytes(w, in, lane, level, at, bytes);
     if (!p)
         return false;
     out->integer = sg_image_integer(image);

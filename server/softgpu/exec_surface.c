@@ -20,6 +20,18 @@ static int64_t nearest(int64_t v, int64_t most)
     return v < 0 ? 0 : v > most ? most : v;
 }
 
+/* What nobody has mapped is as what is outside. */
+static struct target place(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
+                           const struct sg_image_level *level, const int64_t *at, uint32_t size)
+{
+    uint64_t x = (uint64_t)at[0], y = (uint64_t)at[1], z = (uint64_t)at[2];
+    if (level->tiles)
+        return (struct target){sg_image_tile(level, x, y, z, size), false};
+    uint64_t address = level->address + z * level->slice + y * level->row + x;
+    unsigned char *bytes = sg_reach(w, in, lane, SG_S_GLOBAL, address, size, 1);
+    return (struct target){bytes, !bytes};
+}
+
 static struct target reach(struct sg_warp *w, const struct sg_insn *in, unsigned lane)
 {
     const struct sg_fetch *f = in->fetch;
@@ -48,15 +60,12 @@ static struct target reach(struct sg_warp *w, const struct sg_insn *in, unsigned
     }
     for (unsigned i = 0; i < 3; i++)
         at[i] = nearest(at[i], most[i]);
-    uint64_t address = level->address + (uint64_t)at[2] * level->slice +
-                       (uint64_t)at[1] * level->row + (uint64_t)at[0];
     if (at[0] % size) {
         sg_fault(w, in, lane, CUDA_ERROR_MISALIGNED_ADDRESS,
                  "byte %lld of a surface is not a multiple of %u", (long long)at[0], size);
         return failed;
     }
-    unsigned char *bytes = sg_reach(w, in, lane, SG_S_GLOBAL, address, size, 1);
-    return (struct target){bytes, !bytes};
+    return place(w, in, lane, level, at, size);
 }
 
 static void load(struct sg_warp *w, const struct sg_insn *in, unsigned lane,

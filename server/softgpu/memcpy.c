@@ -9,6 +9,10 @@ void sg_copy_run(const struct sg_copy *copy)
 {
     const char *src = copy->staged ? copy->staged : copy->src;
     char *dst = copy->dst;
+    if (copy->src_tiles.array || copy->dst_tiles.array) {
+        sg_copy_run_tiles(copy);
+        return;
+    }
     for (size_t z = 0; z < copy->depth; z++)
         for (size_t y = 0; y < copy->height; y++)
             memmove(dst + z * copy->dst_slice + y * copy->dst_pitch,
@@ -22,7 +26,18 @@ struct end {
     uint64_t bytes;   /* from there to behind its last one */
     size_t pitch, slice;
     CUcontext context; /* whose device reaches it; NULL: the stream's */
+    struct sg_copy_tiles tiles;
 };
+
+/* Nothing of it is at an address. */
+static CUresult end_in_tiles(const struct end *end, const struct sg_device *device, bool *pinned)
+{
+    const struct sg_device *its = end->tiles.array->context->device;
+    *pinned = true;
+    if (end->context)
+        device = end->context->device;
+    return device && device != its ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
 
 /* `*pinned`: the device (NULL: any that is asked later) can reach this end by itself. `*waits`:
  * a synchronous copy is over when it returns. */
@@ -30,6 +45,9 @@ static CUresult end_check(const struct end *end, const struct sg_device *device,
                           bool *waits)
 {
     struct sg_extent extent;
+    *waits = false;
+    if (end->tiles.array)
+        return end_in_tiles(end, device, pinned);
     if (!end->address)
         return CUDA_ERROR_INVALID_VALUE;
     bool known = sg_address_find(end->address, &extent);
@@ -108,6 +126,8 @@ static CUresult submit(struct sg_copy *copy, const struct end *from, const struc
     copy->dst_slice = to->slice;
     copy->src_bytes = from_pinned ? from->bytes : 0;
     copy->dst_bytes = to_pinned ? to->bytes : 0;
+    copy->src_tiles = from->tiles;
+    copy->dst_tiles = to->tiles;
     bool wait = async ? !to_pinned : from_waits || to_waits;
     if (stream->capture && async)
         wait = false;
@@ -148,8 +168,8 @@ static CUresult copy_between(const struct end *source, const struct end *target,
 static CUresult copy_line(CUmemorytype from_type, uint64_t from, CUmemorytype to_type, uint64_t to,
                           size_t bytes, CUstream stream, bool async)
 {
-    const struct end source = {from_type, from, bytes, bytes, bytes, NULL};
-    const struct end target = {to_type, to, bytes, bytes, bytes, NULL};
+    const struct end source = {from_type, from, bytes, bytes, bytes, NULL, {0}};
+    const struct end target = {to_type, to, bytes, bytes, bytes, NULL, {0}};
     return copy_between(&source, &target, bytes, stream, async);
 }
 
@@ -214,8 +234,8 @@ static CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from
                           CUcontext from_context, size_t bytes, CUstream stream, bool async)
 {
     SG_TRY(contexts_check(to_context, from_context));
-    const struct end source = {DEVICE, from, bytes, bytes, bytes, from_context};
-    const struct end target = {DEVICE, to, bytes, bytes, bytes, to_context};
+    const struct end source = {DEVICE, from, bytes, bytes, bytes, from_context, {0}};
+    const struct end target = {DEVICE, to, bytes, bytes, bytes, to_context, {0}};
     return copy_between(&source, &target, bytes, stream, async);
 }
 
@@ -241,12 +261,16 @@ struct named {
     struct gp_span_end steps;
 };
 
-static CUresult end_in_array(struct named *named, const struct gp_span_box *box)
+/* `tiles`: where it begins, if its memory is mapped later. */
+static CUresult end_in_array(struct named *named, const struct gp_span_box *box,
+                             struct sg_copy_tiles *tiles)
 {
     CUarray a;
     SG_TRY(sg_array_get(named->array, &a));
     if (!gp_array_holds(&a->extent, &named->steps, box))
         return CUDA_ERROR_INVALID_VALUE;
+    if (a->backing)
+        *tiles = (struct sg_copy_tiles){a, named->steps.x, named->steps.y, named->steps.z};
     named->type = CU_MEMORYTYPE_DEVICE;
     named->device = a->data;
     named->steps.pitch = a->extent.width;
@@ -259,13 +283,15 @@ static CUresult end_make(struct end *end, struct named named, const CUDA_MEMCPY3
 {
     struct gp_span span;
     const struct gp_span_box box = {params->WidthInBytes, params->Height, params->Depth};
+    *end = (struct end){.type = CU_MEMORYTYPE_DEVICE};
     if (named.type == CU_MEMORYTYPE_ARRAY)
-        SG_TRY(end_in_array(&named, &box));
+        SG_TRY(end_in_array(&named, &box, &end->tiles));
+    if (end->tiles.array)
+        return CUDA_SUCCESS;
     uint64_t base = named.type == CU_MEMORYTYPE_HOST ? (uintptr_t)named.host : named.device;
     if (!base || !gp_span_make(&named.steps, &box, &span) ||
         __builtin_add_overflow(base, span.offset, &end->address))
         return CUDA_ERROR_INVALID_VALUE;
-    end->context = NULL;
     end->type = named.type;
     end->bytes = span.bytes;
     end->pitch = span.pitch;
@@ -302,6 +328,8 @@ CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
     SG_TRY(ends_make(params, &from, &to));
     SG_TRY(end_check(&from, NULL, &pinned, &waits));
     copy->src_bytes = pinned ? from.bytes : 0;
+    copy->src_tiles = from.tiles;
+    copy->dst_tiles = to.tiles;
     SG_TRY(end_check(&to, NULL, &pinned, &waits));
     copy->dst_bytes = pinned ? to.bytes : 0;
     copy->src = (const char *)(uintptr_t)from.address;

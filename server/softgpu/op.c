@@ -140,7 +140,8 @@ static CUresult run_write(const struct sg_op *op)
 
 static CUresult run_copy(const struct sg_copy *copy)
 {
-    if (!sg_address_hold(copy->dst, copy->dst_bytes, copy->src, copy->staged ? 0 : copy->src_bytes))
+    if (!sg_copy_tiles_live(copy) ||
+        !sg_address_hold(copy->dst, copy->dst_bytes, copy->src, copy->staged ? 0 : copy->src_bytes))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     sg_copy_run(copy);
     sg_address_let_go();

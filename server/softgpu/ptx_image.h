@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tiles.h"
+
 #define SG_IMAGE_LEVELS 18u
 
 enum sg_channel { SG_CH_UNSIGNED, SG_CH_SIGNED, SG_CH_FLOAT };
@@ -19,7 +21,14 @@ enum sg_image_edge {
 struct sg_image_level {
     uint64_t address, row, slice; /* row, slice: bytes */
     uint32_t width, height, depth;
+    const struct sg_tiles *tiles; /* NULL: at the address */
 };
+/* A texel's or a few bytes of a level in tiles, which lie in it; NULL: nothing is mapped. */
+static inline unsigned char *sg_image_tile(const struct sg_image_level *level, uint64_t x,
+                                           uint64_t y, uint64_t z, size_t bytes)
+{
+    return sg_tiles_at(level->tiles, x, y, z, &bytes);
+}
 
 struct sg_image {
     uint8_t channels, channel_bytes;

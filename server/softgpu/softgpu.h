@@ -224,6 +224,11 @@ enum sg_op_kind {
     SG_OP_CONDITION,
     SG_OP_CONDITION_RESET,
 };
+/* Where a box begins in an array that is mapped later; NULL: the end is memory. */
+struct sg_copy_tiles {
+    CUarray array;
+    uint64_t x, y, z;
+};
 /* A box of bytes; pitches in bytes. */
 struct sg_copy {
     const char *src;
@@ -232,7 +237,8 @@ struct sg_copy {
     size_t width, height, depth;
     uint64_t src_bytes, dst_bytes; /* of memory that was the driver's; 0: it is the caller's */
     void *staged;                  /* owned copy of a pageable source */
-    CUDA_MEMCPY3D params;          /* as a graph node reports it */
+    struct sg_copy_tiles src_tiles, dst_tiles;
+    CUDA_MEMCPY3D params; /* as a graph node reports it */
 };
 struct sg_set {
     char *dst;
@@ -314,6 +320,9 @@ CUresult sg_kernel_run(const struct sg_op *op); /* launch.c */
 /* A copy from a graph node's parameters; sg.lock is held. */
 CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy);
 void sg_copy_run(const struct sg_copy *copy);
+/* One with an end in tiles (sparse_copy.c); whether the arrays of such ends are still there. */
+void sg_copy_run_tiles(const struct sg_copy *copy);
+bool sg_copy_tiles_live(const struct sg_copy *copy);
 /* A memset with its arguments checked; pitch counts for more than one row. sg.lock is held. */
 CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width,
                      size_t height, struct sg_set *out);

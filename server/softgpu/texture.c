@@ -248,7 +248,8 @@ static struct sg_image_level level_told(const struct CUarray_st *a)
                                    .slice = sg_array_slice(a),
                                    .width = (uint32_t)a->desc.Width,
                                    .height = (uint32_t)a->extent.height,
-                                   .depth = (uint32_t)a->extent.depth};
+                                   .depth = (uint32_t)a->extent.depth,
+                                   .tiles = a->tiles.pages ? &a->tiles : NULL};
 }
 
 static bool array_told(CUarray a, struct sg_image *to)

@@ -2,6 +2,7 @@
  * Virtual memory management: addresses are reserved without rights, physical
  * memory is a memfd, mapping puts one into the other.
  */
+#include "array.h"
 #include "ipc.h"
 #include "memory_file.h"
 #include "timeslice.h"
@@ -21,7 +22,8 @@ struct sg_physical {
     int refs; /* the handle's own references and each mapping */
     int handles;
     CUmemAllocationProp prop;
-    bool imported; /* it counts in the process that has made it */
+    bool imported;        /* it counts in the process that has made it */
+    unsigned char *pages; /* all of it, where arrays have some; NULL: not mapped for them yet */
 };
 
 /* Behind the pages in the file of memory that can be exported: who gets the file knows it by
@@ -38,12 +40,14 @@ struct reservation {
 };
 static struct reservation *reservations;
 
-static void physical_unref(struct sg_physical *physical)
+void sg_physical_unref(struct sg_physical *physical)
 {
     if (--physical->refs)
         return;
     if (!physical->imported)
         sg_time_memory(physical->device, -(int64_t)physical->size);
+    if (physical->pages)
+        munmap(physical->pages, physical->size);
     close(physical->fd);
     free(physical);
 }
@@ -213,7 +217,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     PHYSICAL_CHECK(physical, handle);
     if (--physical->handles == 0)
         sg_handle_remove(physical);
-    physical_unref(physical);
+    sg_physical_unref(physical);
     return CUDA_SUCCESS;
 }
 
@@ -294,6 +298,33 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return CUDA_SUCCESS;
 }
 
+/* ---- pages of arrays ---- */
+struct sg_physical *sg_physical_ref(struct sg_physical *physical)
+{
+    physical->refs++;
+    return physical;
+}
+
+CUresult sg_physical_pages(CUmemGenericAllocationHandle handle, const struct sg_device *device,
+                           uint64_t offset, uint64_t bytes, struct sg_physical **physical,
+                           unsigned char **at)
+{
+    struct sg_physical *p = (struct sg_physical *)(uintptr_t)handle;
+    if (!sg_handle_is(p, SG_PHYSICAL) || p->device != device ||
+        !(p->prop.allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) || offset % SG_PAGE ||
+        offset > p->size || bytes > p->size - offset)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!p->pages) {
+        void *all = mmap(NULL, p->size, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, 0);
+        if (all == MAP_FAILED)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        p->pages = all;
+    }
+    *physical = p;
+    *at = p->pages + offset;
+    return CUDA_SUCCESS;
+}
+
 /* ---- mapping ---- */
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags)
@@ -346,7 +377,7 @@ static CUresult unmap(struct sg_extent *extent, const void *unused)
     if (mmap((void *)(uintptr_t)extent->begin, extent->end - extent->begin, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
         return CUDA_ERROR_OPERATING_SYSTEM;
-    physical_unref(extent->physical);
+    sg_physical_unref(extent->physical);
     return CUDA_SUCCESS;
 }
 
