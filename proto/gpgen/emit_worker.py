@@ -73,7 +73,7 @@ def _notify_prototype(f: Function) -> str:
 #: What generated handlers use of the worker.
 _HEADERS = """
     answer array_extent batch function gpw_handlers graph graph_node green growth handles ipc later
-    loop memory module nccl peer place pool quota span texture
+    loop mapped_array memory module nccl peer place pool quota span texture
 """
 
 
@@ -123,8 +123,8 @@ def _notify(f: Function) -> list[str]:
 
 #: What the worker lets go of before the driver ends an object of a kind.
 _ENDING = {
-    "module": "gpw_functions_forget(s)",
-    "library": "gpw_functions_forget(s)",
+    **dict.fromkeys(("module", "library"), "gpw_functions_forget(s)"),
+    **dict.fromkeys(("array", "mipmap"), "gpw_mapped_arrays_forget(s)"),
     "graph": "gpw_graph_ending(s, {})",
 }
 #: Who may keep an object that the client destroys, and ends it later.

@@ -29,6 +29,13 @@ def test_a_lease_runs_a_program_within_its_limits(site: Site) -> None:
     refused(site.run(lease, "driver_limits", "64"), lease["id"], "has ended")
 
 
+def test_memory_that_arrays_have_mapped_counts_in_a_lease(site: Site) -> None:
+    lease = site.ask()
+    result = site.run(lease, "driver_sparse_kept")
+    assert result.stdout == "PASS driver_sparse_kept\n", result.explain()
+    site.manager.do("POST", f"/leases/{lease['id']}/release", token=site.red)
+
+
 @pytest.mark.parametrize("who", ["an operator", "its tenant"])
 def test_a_lease_that_is_released_says_by_whom(site: Site, who: str) -> None:
     """The program's one line names the lease, who ended it, and what to do."""

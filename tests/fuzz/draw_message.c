@@ -163,15 +163,44 @@ static uint32_t copy_3d(struct draw *d, struct gp_header *h)
     return sizeof *q;
 }
 
-/* Arrays of a few elements, and boxes that mostly lie in them. */
+/* Arrays of a few elements, and boxes that mostly lie in them; some are mapped later. */
 static CUDA_ARRAY3D_DESCRIPTOR shape(struct draw *d)
 {
+    static const unsigned later[4] = {0, 0, CUDA_ARRAY3D_SPARSE, CUDA_ARRAY3D_DEFERRED_MAPPING};
+    unsigned how = draw_below(d, 16);
     return (CUDA_ARRAY3D_DESCRIPTOR){.Width = 64,
                                      .Height = draw_below(d, 8),
                                      .Depth = draw_below(d, 3),
                                      .Format = CU_AD_FORMAT_FLOAT,
                                      .NumChannels = 1u << draw_below(d, 3),
-                                     .Flags = draw_below(d, 4)};
+                                     .Flags = how % 4 | later[how / 4]};
+}
+
+/* Whole tiles of the one that such an array has, or of its tail. */
+static uint32_t array_map(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_array_map *q = (void *)h;
+    struct gp_array_map entries[2] = {{0}};
+    uint32_t at = sizeof *q;
+    q->stream = draw_handle(d, GP_HANDLE_STREAM);
+    q->device = (int)draw_below(d, 2);
+    q->count = 1 + draw_below(d, 2);
+    for (uint32_t i = 0; i < q->count; i++) {
+        struct gp_array_map *e = &entries[i];
+        unsigned how = draw_below(d, 64);
+        e->mipmapped = how & 1;
+        e->subresource = how >> 1 & 1;
+        e->resource = draw_handle(d, e->mipmapped ? GP_HANDLE_MIPMAP : GP_HANDLE_ARRAY);
+        e->memory = how & 4 ? 0 : draw_handle(d, GP_HANDLE_ALLOCATION);
+        e->offset = (uint64_t)draw_below(d, 40) << 16;
+        e->extent[0] = e->subresource ? 65536 : 128u >> (how >> 3 & 1);
+        e->extent[1] = 128u >> (how >> 4 & 1);
+        e->extent[2] = 1;
+        e->layer = how >> 5;
+        e->level = draw_below(d, 2);
+    }
+    q->n_entries = draw_append(h, &at, entries, q->count * sizeof entries[0]);
+    return at;
 }
 
 static uint32_t array(struct draw *d, struct gp_header *h)
@@ -262,6 +291,7 @@ static uint32_t physical(struct draw *d, struct gp_header *h)
     q->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     q->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     q->prop.location.id = (int)draw_below(d, 2);
+    q->prop.allocFlags.usage = draw_below(d, 2) ? CU_MEM_CREATE_USAGE_TILE_POOL : 0;
     return sizeof *q;
 }
 
@@ -398,6 +428,7 @@ static const struct draw_request careful[] = {
     {GP_OP_cuMemPoolCreate, "", pool_create},
     {GP_OP_cuArray3DCreate_v2, "", array},
     {GP_OP_cuMipmappedArrayCreate, "", mipmap},
+    {GP_OP_gp_array_map, "", array_map},
     {GP_OP_gp_array_upload, "", array_upload},
     {GP_OP_gp_array_download, "", array_download},
     {GP_OP_gp_array_copy, "", array_copy},

@@ -7,6 +7,7 @@
 #include "host_function.h"
 #include "later.h"
 #include "link.h"
+#include "mapped_array.h"
 #include "loop.h"
 #include "memory_internal.h"
 #include "peer.h"
@@ -79,6 +80,7 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     gpw_place_forget(s);
     gpw_functions_forget(s);
     gpw_textures_context_ended(s, context);
+    gpw_mapped_arrays_forget(s);
     gpw_links_context_ended(s, context);
     s->driver->cuCtxSetCurrent(before == context ? NULL : before);
 }

@@ -40,6 +40,7 @@ struct gpw_memory {
     bool trims_pools;           /* within that: counting may ask for more */
     struct physical *physicals; /* vmm.c */
     struct mapping *mappings;
+    struct gpw_mapped_part *mapped_parts; /* mapped_array.c */
 };
 
 /* Memory of the client's own (vmm.c) as other processes have it, and theirs as the client's own. */
@@ -47,6 +48,11 @@ CUresult gpw_physical_share(struct gpw_session *s, CUmemGenericAllocationHandle 
                             struct gpw_shareable **out);
 CUresult gpw_physical_open(struct gpw_session *s, struct gpw_shareable *one,
                            CUmemGenericAllocationHandle *handle);
+/* The same, as arrays have it mapped; NULL: none of the client's.
+ * Each keep wants a drop. */
+struct physical *gpw_physical_find(struct gpw_session *s, CUmemGenericAllocationHandle handle);
+void gpw_physical_keep(struct physical *p);
+void gpw_physical_drop(struct gpw_session *s, struct physical *p);
 /* That an address lies in; NULL: in none. */
 struct gpw_window *gpw_window_of(struct gpw_session *s, CUdeviceptr address);
 /* Give back what pools and the allocator have and nobody uses. */

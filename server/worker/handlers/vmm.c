@@ -4,6 +4,8 @@
 
 #include "budget.h"
 #include "gpw_handlers.h"
+#include "handles.h"
+#include "mapped_array.h"
 #include "memory_internal.h"
 #include "quota.h"
 #include "shareable.h"
@@ -13,7 +15,7 @@ struct physical {
     CUmemGenericAllocationHandle real;
     uint64_t bytes;
     int ordinal;                     /* HOST: the host's */
-    unsigned references;             /* handles and mappings */
+    unsigned references;             /* handles, mappings, parts of arrays */
     struct gpw_shareable *shareable; /* NULL: no other process has it */
 };
 #define HOST (-1)
@@ -25,12 +27,17 @@ struct mapping {
     struct physical *physical;
 };
 
-static struct physical *find(struct gpw_session *s, CUmemGenericAllocationHandle real)
+struct physical *gpw_physical_find(struct gpw_session *s, CUmemGenericAllocationHandle real)
 {
     struct physical *p = s->memory->physicals;
     while (p && p->real != real)
         p = p->next;
     return p;
+}
+
+void gpw_physical_keep(struct physical *p)
+{
+    p->references++;
 }
 
 static CUresult take(struct gpw_session *s, int ordinal, uint64_t bytes)
@@ -51,7 +58,7 @@ static void give(struct gpw_session *s, int ordinal, uint64_t bytes)
         gpw_quota_give(s, (uint32_t)ordinal, bytes);
 }
 
-static void drop(struct gpw_session *s, struct physical *p)
+void gpw_physical_drop(struct gpw_session *s, struct physical *p)
 {
     if (--p->references)
         return;
@@ -95,9 +102,9 @@ CUresult gpw_cuMemCreate(struct gpw_session *s, CUmemGenericAllocationHandle *ha
 
 CUresult gpw_noted_cuMemRelease(struct gpw_session *s, CUmemGenericAllocationHandle handle)
 {
-    struct physical *p = find(s, handle);
+    struct physical *p = gpw_physical_find(s, handle);
     if (p)
-        drop(s, p);
+        gpw_physical_drop(s, p);
     return CUDA_SUCCESS;
 }
 
@@ -106,7 +113,7 @@ CUresult gpw_noted_cuMemRelease(struct gpw_session *s, CUmemGenericAllocationHan
 CUresult gpw_noted_cuMemRetainAllocationHandle(struct gpw_session *s,
                                                CUmemGenericAllocationHandle handle, void *addr)
 {
-    struct physical *p = find(s, handle);
+    struct physical *p = gpw_physical_find(s, handle);
     (void)s, (void)addr;
     if (p)
         p->references++;
@@ -116,7 +123,7 @@ CUresult gpw_noted_cuMemRetainAllocationHandle(struct gpw_session *s,
 CUresult gpw_noted_cuMemMap(struct gpw_session *s, CUdeviceptr ptr, size_t size, size_t offset,
                             CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    struct physical *p = find(s, handle);
+    struct physical *p = gpw_physical_find(s, handle);
     struct mapping *m = p ? malloc(sizeof *m) : NULL;
     (void)offset, (void)flags;
     if (p && !m) {
@@ -140,10 +147,117 @@ CUresult gpw_noted_cuMemUnmap(struct gpw_session *s, CUdeviceptr ptr, size_t siz
             continue;
         }
         *at = m->next;
-        drop(s, m->physical);
+        gpw_physical_drop(s, m->physical);
         free(m);
     }
     return CUDA_SUCCESS;
+}
+
+/* --- memory of arrays ------------------------------------------------------------------- */
+
+/* Whether it is mapped as a whole, which the driver says by saying how much that is. */
+static bool is_whole(struct gpw_session *s, const CUarrayMapInfo *info, CUdevice device)
+{
+    CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
+    if (info->resourceType == CU_RESOURCE_TYPE_ARRAY)
+        return !s->driver->cuArrayGetMemoryRequirements(&needs, info->resource.array, device);
+    return !s->driver->cuMipmappedArrayGetMemoryRequirements(&needs, info->resource.mipmap, device);
+}
+
+static void part_take(const struct gp_array_map *e, CUarrayMapInfo *info)
+{
+    info->subresourceType = (CUarraySparseSubresourceType)e->subresource;
+    if (info->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL) {
+        info->subresource.miptail.layer = e->layer;
+        info->subresource.miptail.offset = e->at[0];
+        info->subresource.miptail.size = e->extent[0];
+        return;
+    }
+    info->subresource.sparseLevel.level = e->level;
+    info->subresource.sparseLevel.layer = e->layer;
+    info->subresource.sparseLevel.offsetX = (unsigned)e->at[0];
+    info->subresource.sparseLevel.offsetY = (unsigned)e->at[1];
+    info->subresource.sparseLevel.offsetZ = (unsigned)e->at[2];
+    info->subresource.sparseLevel.extentWidth = (unsigned)e->extent[0];
+    info->subresource.sparseLevel.extentHeight = (unsigned)e->extent[1];
+    info->subresource.sparseLevel.extentDepth = (unsigned)e->extent[2];
+}
+
+/* What no client of ours writes: numbers of a level that CUDA has no room for. */
+static bool part_fits(const struct gp_array_map *e)
+{
+    bool fits = e->mipmapped <= 1;
+    for (int i = 0; fits && e->subresource != CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL && i < 3;
+         i++)
+        fits = e->at[i] <= UINT32_MAX && e->extent[i] <= UINT32_MAX;
+    return fits;
+}
+
+static CUresult memory_of(struct gpw_session *s, const struct gp_array_map *e, CUarrayMapInfo *info,
+                          struct physical **physical)
+{
+    uint64_t real = 0;
+    *physical = NULL;
+    info->memOperationType = e->memory ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP;
+    CUresult r = gpw_handle_get(s, GP_HANDLE_ALLOCATION, e->memory, true, &real);
+    if (r != CUDA_SUCCESS || !e->memory)
+        return r;
+    info->memHandle.memHandle = real;
+    info->offset = e->offset;
+    *physical = gpw_physical_find(s, real);
+    return *physical && e->offset < (*physical)->bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult entry_take(struct gpw_session *s, const struct gpw_array_change *c, uint32_t i,
+                           CUdevice device)
+{
+    const struct gp_array_map *e = &c->entries[i];
+    CUarrayMapInfo *info = &c->infos[i];
+    uint64_t real;
+    if (!part_fits(e)) {
+        gpw_session_broken(s, "a part of an array that cannot be");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult r = gpw_handle_get(s, e->mipmapped ? GP_HANDLE_MIPMAP : GP_HANDLE_ARRAY, e->resource,
+                                false, &real);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (e->mipmapped) {
+        info->resourceType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+        info->resource.mipmap = (CUmipmappedArray)real;
+    } else {
+        info->resourceType = CU_RESOURCE_TYPE_ARRAY;
+        info->resource.array = (CUarray)real;
+    }
+    part_take(e, info);
+    info->deviceBitMask = 1u << device;
+    c->whole[i] = is_whole(s, info, device);
+    return memory_of(s, e, info, &c->physicals[i]);
+}
+
+CUresult gpw_gp_array_map(struct gpw_session *s, CUstream stream, CUdevice device, uint32_t count,
+                          const struct gp_array_map *entries)
+{
+    CUdevice real;
+    CUresult r = gpw_device_take(s, device, &real);
+    if (r != CUDA_SUCCESS || !count)
+        return r ? r : CUDA_ERROR_INVALID_VALUE;
+    const struct gpw_array_change change = {.stream = stream,
+                                            .count = count,
+                                            .entries = entries,
+                                            .infos = calloc(count, sizeof(CUarrayMapInfo)),
+                                            .physicals = calloc(count, sizeof(struct physical *)),
+                                            .whole = calloc(count, sizeof(bool))};
+    if (!change.infos || !change.physicals || !change.whole)
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; r == CUDA_SUCCESS && i < count; i++)
+        r = entry_take(s, &change, i, real);
+    if (r == CUDA_SUCCESS)
+        r = gpw_mapped_arrays_change(s, &change);
+    free(change.infos);
+    free(change.physicals);
+    free(change.whole);
+    return r;
 }
 
 /* --- memory that several processes have ---------------------------------------------- */
@@ -151,7 +265,7 @@ CUresult gpw_noted_cuMemUnmap(struct gpw_session *s, CUdeviceptr ptr, size_t siz
 CUresult gpw_physical_share(struct gpw_session *s, CUmemGenericAllocationHandle handle,
                             struct gpw_shareable **out)
 {
-    struct physical *p = find(s, handle);
+    struct physical *p = gpw_physical_find(s, handle);
     if (!p || p->ordinal == HOST)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = p->shareable ? CUDA_SUCCESS
@@ -165,7 +279,7 @@ CUresult gpw_physical_share(struct gpw_session *s, CUmemGenericAllocationHandle 
 static CUresult note_opened(struct gpw_session *s, struct gpw_shareable *one,
                             CUmemGenericAllocationHandle handle)
 {
-    struct physical *p = find(s, handle);
+    struct physical *p = gpw_physical_find(s, handle);
     if (p) {
         p->references++;
         one->uses--;

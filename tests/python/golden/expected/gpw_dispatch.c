@@ -17,6 +17,7 @@
 #include "ipc.h"
 #include "later.h"
 #include "loop.h"
+#include "mapped_array.h"
 #include "memory.h"
 #include "module.h"
 #include "nccl.h"
