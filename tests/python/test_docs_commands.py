@@ -12,6 +12,7 @@ import pytest
 
 from gpupool.cli import _parsers
 from gpupool_manager.cli import PROGRAM as MANAGER
+from gpupool_manager.config import load_settings
 from gpupool_server.cli import PROGRAM as SERVER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,3 +78,38 @@ def test_commands_are_found() -> None:
         wrong(["gpupool", "run", "--wings", "2", "--", "x", "--y"]) == "gpupool run has no --wings"
     )
     assert wrong(["gpupool-server", "doctor", "--json"]) is None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_addresses_are_whole(page: Path) -> None:
+    """Beyond the loopback a server encrypts and its address has a key, and a pool has TLS."""
+    text = page.read_text(encoding="utf-8")
+    there = r"(?:--server[ =]|login |GPUPOOL_SERVER=)['\"]?(tcp://[^\s`'\"]+)"
+    pools = r"(?:--pool[ =]|login |GPUPOOL_POOL=)['\"]?(http://[^\s`'\"]+)"
+    found = [url for url in re.findall(there, text) if "?key=" not in url]
+    found += re.findall(pools, text)
+    assert [url for url in found if not re.search(r"//(127\.|localhost|HOST)", url)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_vcuda_s_two_options_come_together(page: Path) -> None:
+    """One alone is refused."""
+    shown = [code for code in _CODE.findall(page.read_text(encoding="utf-8")) if "-vcuda-" in code]
+    assert [
+        code
+        for code in shown
+        if re.search(r"-vcuda-\w+ \d", code)
+        and "--" in code
+        and not ("-core" in code and "-memory" in code)
+    ] == []
+
+
+def test_operators_get_a_manager_that_others_reach(tmp_path: Path) -> None:
+    """By default it listens on the loopback, in clear, and has no certificate."""
+    page = (ROOT / "docs/operators.md").read_text(encoding="utf-8")
+    found = re.search(r"^echo '(.*)' > /etc/gpupool/manager.toml", page, re.M)
+    assert found is not None
+    (tmp_path / "manager.toml").write_text(found[1])
+    listen = load_settings(tmp_path / "manager.toml", {}, {}).listen
+    assert f"gpupool login {listen} " in page
+    assert page.index(found[0]) < page.index("gpupool-manager install-service")
