@@ -144,7 +144,7 @@ struct gpc_context *gpc_context_note(CUcontext ctx, CUdevice device, unsigned fl
 /* Everything that the client keeps for a context that is no more. */
 static void context_ended(CUcontext ctx)
 {
-    if (GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
+    if (GPC_OBSERVED(GPC_OBSERVER_CONTEXTS))
         gpc_activity_context(ctx, false);
     struct gpc_context *c = gpc_context_of(ctx);
     if (c)
@@ -194,7 +194,7 @@ CUresult gpc_context_retain(CUdevice dev, CUcontext *pctx)
     pthread_mutex_unlock(&lock);
     if (r == CUDA_SUCCESS)
         *pctx = ctx;
-    if (r == CUDA_SUCCESS && made && GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
+    if (r == CUDA_SUCCESS && made && GPC_OBSERVED(GPC_OBSERVER_CONTEXTS))
         gpc_activity_context(ctx, true);
     return r;
 }
@@ -321,7 +321,7 @@ CUresult gpc_as_cuCtxCreate_v4(uint16_t op, CUcontext *pctx, CUctxCreateParams *
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *pctx = ctx;
-    if (GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
+    if (GPC_OBSERVED(GPC_OBSERVER_CONTEXTS))
         gpc_activity_context(ctx, true);
     return CUDA_SUCCESS;
 }

@@ -112,10 +112,11 @@ static const struct gpc_profile_listener listener = {.context = context, .call =
 
 static void listen(void)
 {
-    bool any = subscriber.created || subscriber.ending;
+    bool calls = false;
     for (size_t i = 0; i < GPC_CUPTI_NUMBERS; i++)
-        any = any || subscriber.of[i];
-    gpc_profile_listen(any ? &listener : NULL);
+        calls = calls || subscriber.of[i];
+    bool any = calls || subscriber.created || subscriber.ending;
+    gpc_profile_listen(any ? &listener : NULL, calls);
 }
 
 /* What says whether this is wanted; NULL: there is no such thing. */
@@ -149,7 +150,7 @@ static bool is_subscriber(const struct subscriber *handle)
 /* The runtime ends its contexts when the process does, and whoever subscribed is gone by then. */
 static void at_exit(void)
 {
-    gpc_profile_listen(NULL);
+    gpc_profile_listen(NULL, false);
 }
 
 static void watch_exit(void)
@@ -159,7 +160,7 @@ static void watch_exit(void)
 
 void gpc_callbacks_end(void)
 {
-    gpc_profile_listen(NULL);
+    gpc_profile_listen(NULL, false);
     set(&subscriber.created, false);
     set(&subscriber.ending, false);
     set_calls(false);

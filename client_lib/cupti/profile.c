@@ -30,6 +30,7 @@ static bool owed; /* GPUs did something since the last flush that was told of it
 static uint64_t ended_ns[KINDS]; /* when a kind was switched off: it is told until then */
 static uint64_t since_ns;        /* nobody wants what GPUs did before, for a timeline perhaps */
 static const struct gpc_profile_listener *listener;
+static bool listens_to_calls;
 static uint32_t thread_type; /* gp_cupti_thread */
 
 static __thread struct {
@@ -289,6 +290,13 @@ static void deliver(void)
 #define KNOWN                                                                                      \
     (OF_GPUS | BIT(GP_CUPTI_DRIVER) | BIT(GP_CUPTI_OVERHEAD) | BIT(GP_CUPTI_EXTERNAL_CORRELATION))
 
+/* What is wanted has changed. What GPUs still owe is told of by its calls. Under the lock. */
+static void observe(const struct gpc_activity_table *t)
+{
+    bool calls = enabled || owed || listens_to_calls;
+    t->observe(calls || listener ? &observer : NULL, calls);
+}
+
 uint32_t gpc_profile_enable(uint32_t kind, bool on)
 {
     const struct gpc_activity_table *t = gpc_profile_link();
@@ -305,23 +313,22 @@ uint32_t gpc_profile_enable(uint32_t kind, bool on)
         __atomic_store_n(&ended_ns[kind], gp_now_ns(), __ATOMIC_RELAXED);
     if (!before)
         clocks_begin();
+    bool owed_before = owed;
     owed = owed || (now & OF_GPUS);
+    observe(t);
     if (!(before & OF_GPUS) && (now & OF_GPUS))
         __atomic_store_n(&since_ns, gp_now_ns(), __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
-    if (!before && now)
-        t->observe(&observer);
     CUresult r = CUDA_SUCCESS;
     if (!(before & OF_GPUS) != !(now & OF_GPUS))
         r = t->record((now & OF_GPUS) != 0);
     if (on && r != CUDA_SUCCESS) { /* no GPU host has CUPTI */
         pthread_mutex_lock(&lock);
         __atomic_store_n(&enabled, before, __ATOMIC_RELAXED);
+        owed = owed_before;
+        observe(t);
         pthread_mutex_unlock(&lock);
-        now = before;
     }
-    if (!now && !who_listens() && !owed) /* else when it is flushed */
-        t->observe(NULL);
     return on && r != CUDA_SUCCESS ? GP_CUPTI_NOT_SUPPORTED : GP_CUPTI_SUCCESS;
 }
 
@@ -387,8 +394,9 @@ uint32_t gpc_profile_flush(bool forced)
         hosts_lost = all;
         pthread_mutex_unlock(&lock);
     }
-    if (!__atomic_load_n(&enabled, __ATOMIC_RELAXED) && !who_listens())
-        t->observe(NULL);
+    pthread_mutex_lock(&lock);
+    observe(t);
+    pthread_mutex_unlock(&lock);
     deliver();
     return GP_CUPTI_SUCCESS;
 }
@@ -424,14 +432,15 @@ uint32_t gpc_profile_pop(uint32_t kind, uint64_t *last)
     return GP_CUPTI_SUCCESS;
 }
 
-void gpc_profile_listen(const struct gpc_profile_listener *whom)
+void gpc_profile_listen(const struct gpc_profile_listener *whom, bool calls)
 {
     const struct gpc_activity_table *t = gpc_profile_link();
+    pthread_mutex_lock(&lock);
     __atomic_store_n(&listener, whom, __ATOMIC_RELEASE);
-    if (t && (whom || enabled))
-        t->observe(&observer);
-    else if (t)
-        t->observe(NULL);
+    listens_to_calls = whom && calls;
+    if (t)
+        observe(t);
+    pthread_mutex_unlock(&lock);
 }
 
 void gpc_profile_end(void)
@@ -440,5 +449,8 @@ void gpc_profile_end(void)
         if (wants(kind))
             gpc_profile_enable(kind, false);
     deliver();
-    gpc_profile_listen(NULL);
+    pthread_mutex_lock(&lock);
+    owed = false;
+    pthread_mutex_unlock(&lock);
+    gpc_profile_listen(NULL, false);
 }

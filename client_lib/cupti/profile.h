@@ -36,8 +36,9 @@ struct gpc_profile_listener {
     /* Its `number` is CUPTI's, 0 if it has none; `result` is NULL where it begins. */
     void (*call)(struct gpc_observed *call, const CUresult *result);
 };
-/* NULL: nobody, from some later call on. It stays where it is for the life of the process. */
-void gpc_profile_listen(const struct gpc_profile_listener *listener);
+/* NULL: nobody, from some later call on; without `calls` of contexts alone. The listener stays
+ * where it is for the life of the process. */
+void gpc_profile_listen(const struct gpc_profile_listener *listener, bool calls);
 /* Everything as before the first call. */
 void gpc_profile_end(void);
 

@@ -14,7 +14,10 @@ enum gpc_observer {
     GPC_OBSERVER_TRACE = 1u << 0,    /* GPUPOOL_TRACE (trace.h) */
     GPC_OBSERVER_TIMELINE = 1u << 1, /* GPUPOOL_TIMELINE (timeline.h) */
     GPC_OBSERVER_ACTIVITY = 1u << 2, /* our libcupti.so (activity_table.h) */
+    GPC_OBSERVER_CONTEXTS = 1u << 3, /* the same, of contexts alone: as long as it likes */
 };
+/* Who looks at every call. */
+#define GPC_OBSERVERS_OF_CALLS (GPC_OBSERVER_TRACE | GPC_OBSERVER_TIMELINE | GPC_OBSERVER_ACTIVITY)
 
 extern unsigned gpc_observers;
 #define GPC_OBSERVED(who)                                                                          \

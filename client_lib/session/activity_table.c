@@ -103,13 +103,19 @@ void gpc_activity_tell(const struct gpc_session *s, const struct gp_activity_rec
         o->record(&told, name, correlation);
 }
 
-static void observe(const struct gpc_activity_observer *o)
+static void set(enum gpc_observer what, bool on)
+{
+    if (on)
+        gpc_observe(what);
+    else
+        gpc_observe_no_more(what);
+}
+
+static void observe(const struct gpc_activity_observer *o, bool calls)
 {
     __atomic_store_n(&observer, o, __ATOMIC_RELEASE);
-    if (o)
-        gpc_observe(GPC_OBSERVER_ACTIVITY);
-    else
-        gpc_observe_no_more(GPC_OBSERVER_ACTIVITY);
+    set(GPC_OBSERVER_CONTEXTS, o);
+    set(GPC_OBSERVER_ACTIVITY, o && calls);
 }
 
 static CUresult record(bool on)

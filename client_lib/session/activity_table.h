@@ -15,7 +15,7 @@
 
 /* The table's name. Its last byte is the form of what is below. */
 #define GPC_ACTIVITY_TABLE                                                                         \
-    {{0x67, 0x70, 0x75, 0x70, 0x6f, 0x6f, 0x6c, 0x20, 'c', 'u', 'p', 't', 'i', 0, 0, 2}}
+    {{0x67, 0x70, 0x75, 0x70, 0x6f, 0x6f, 0x6c, 0x20, 'c', 'u', 'p', 't', 'i', 0, 0, 3}}
 
 /* Told while somebody observes, on any thread. */
 struct gpc_activity_observer {
@@ -31,8 +31,9 @@ struct gpc_activity_observer {
 };
 
 struct gpc_activity_table {
-    /* NULL: no more. The observer stays where it is for the life of the process. */
-    void (*observe)(const struct gpc_activity_observer *observer);
+    /* NULL: no more. The observer stays where it is for the life of the process. Without `calls`
+     * it is told of contexts alone, and calls cost what they cost when nobody observes. */
+    void (*observe)(const struct gpc_activity_observer *observer, bool calls);
     /* Record on the GPU hosts, now or when there are sessions; or no more. */
     CUresult (*record)(bool on);
     /* As gpc_activity_flush. */

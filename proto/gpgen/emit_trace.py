@@ -273,7 +273,7 @@ def _export(f: Function, name: str) -> list[str]:
     return [
         f"GPC_EXPORT CUresult {name}({_prototype(f)})\n{{",
         f'    return gpc_error_told("{f.name}",',
-        "        GPC_OBSERVED(~0u)",
+        "        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)",
         f'            ? observed_{f.name}("{name}", gpc_body_{name}{behind})',
         f"            : gpc_body_{name}({arguments}));\n}}\n",
     ]

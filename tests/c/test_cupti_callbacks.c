@@ -32,6 +32,7 @@ uint32_t cuptiGetCallbackState(uint32_t *enabled, struct subscriber *handle, uin
 /* --- what stands in for the library ------------------------------------------- */
 
 static const struct gpc_profile_listener *listener;
+static bool to_calls;
 static CUcontext of_thread; /* every thread's current context */
 
 uint32_t gpc_cupti_said(uint32_t result)
@@ -39,8 +40,9 @@ uint32_t gpc_cupti_said(uint32_t result)
     return result;
 }
 
-void gpc_profile_listen(const struct gpc_profile_listener *whom)
+void gpc_profile_listen(const struct gpc_profile_listener *whom, bool calls)
 {
+    to_calls = calls;
     __atomic_store_n(&listener, whom, __ATOMIC_RELEASE);
 }
 
@@ -124,6 +126,7 @@ static void what_is_told(void **state)
     assert_null(listener); /* nobody wants anything, so nothing is observed */
     assert_int_equal(cuptiEnableCallback(1, handle, GP_CUPTI_DOMAIN_DRIVER, LAUNCH),
                      GP_CUPTI_SUCCESS);
+    assert_true(to_calls);
     make(&o, CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(seen.calls, 2);
     assert_int_equal(seen.last.site, GP_CUPTI_EXIT);
@@ -157,6 +160,7 @@ static void contexts_are_told_alone(void **state)
     assert_int_equal(
         cuptiEnableCallback(1, handle, GP_CUPTI_DOMAIN_RESOURCE, GP_CUPTI_CONTEXT_ENDING),
         GP_CUPTI_SUCCESS);
+    assert_false(to_calls); /* they cost nothing */
     listener->context(NULL, true);
     assert_int_equal(seen.contexts, 0);
     listener->context(NULL, false);

@@ -256,6 +256,26 @@ static void one_function(struct subscriber *handle)
         GIVES(GP_CUPTI_NOT_SUPPORTED, p.cuptiEnableDomain(1, handle, 2 /* the runtime's */));
 }
 
+/* Of calls that nobody looks at nothing is kept, not even a number: a profiler that is told of
+ * contexts, as PyTorch's is as long as the process lives, makes no call dearer. NVIDIA's may count
+ * them. */
+static void nothing_in_between(struct subscriber *handle)
+{
+    int version;
+    count = 0;
+    GIVES(GP_CUPTI_SUCCESS,
+          p.cuptiEnableCallback(1, handle, GP_CUPTI_DOMAIN_RESOURCE, GP_CUPTI_CONTEXT_CREATED));
+    for (uint32_t on = 1; on < 4; on++) {
+        GIVES(GP_CUPTI_SUCCESS, p.cuptiEnableCallback(on & 1, handle, GP_CUPTI_DOMAIN_DRIVER, 2));
+        for (int i = 0; i < (on & 1 ? 1 : TIMES); i++)
+            CU(cuDriverGetVersion(&version));
+    }
+    EXPECT(count == 4, "%zu callbacks of two calls", count);
+    EXPECT(driver_is_native() || events[2].correlation == events[0].correlation + 1,
+           "%u numbers for calls that nobody looks at",
+           events[2].correlation - events[0].correlation - 1);
+}
+
 static void *many(void *arg)
 {
     CU(cuCtxSetCurrent(driver_context));
@@ -310,6 +330,7 @@ int main(int argc, char **argv)
     calls(handle, function);
     nested();
     one_function(handle);
+    nothing_in_between(handle);
     threads(handle);
     CU(cuModuleUnload(module));
     driver_stop();

@@ -47,7 +47,7 @@ static GPC_COLD CUresult observed_cuEventCreate(const char *name_, CUresult (*bo
 GPC_EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
     return gpc_error_told("cuEventCreate",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuEventCreate("cuEventCreate", gpc_body_cuEventCreate, phEvent, Flags)
             : gpc_body_cuEventCreate(phEvent, Flags));
 }
@@ -80,7 +80,7 @@ static GPC_COLD CUresult observed_cuEventRecord(const char *name_, CUresult (*bo
 GPC_EXPORT CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
     return gpc_error_told("cuEventRecord",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuEventRecord("cuEventRecord", gpc_body_cuEventRecord, hEvent, hStream)
             : gpc_body_cuEventRecord(hEvent, hStream));
 }
@@ -88,7 +88,7 @@ GPC_EXPORT CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 GPC_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
     return gpc_error_told("cuEventRecord",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuEventRecord("cuEventRecord_ptsz", gpc_body_cuEventRecord_ptsz, hEvent, hStream)
             : gpc_body_cuEventRecord_ptsz(hEvent, hStream));
 }
@@ -120,7 +120,7 @@ static GPC_COLD CUresult observed_cuEventDestroy_v2(const char *name_, CUresult 
 GPC_EXPORT CUresult cuEventDestroy_v2(CUevent hEvent)
 {
     return gpc_error_told("cuEventDestroy_v2",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuEventDestroy_v2("cuEventDestroy_v2", gpc_body_cuEventDestroy_v2, hEvent)
             : gpc_body_cuEventDestroy_v2(hEvent));
 }
@@ -156,7 +156,7 @@ static GPC_COLD CUresult observed_cuEventElapsedTime_v2(const char *name_, CUres
 GPC_EXPORT CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
     return gpc_error_told("cuEventElapsedTime_v2",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuEventElapsedTime_v2("cuEventElapsedTime_v2", gpc_body_cuEventElapsedTime_v2, pMilliseconds, hStart, hEnd)
             : gpc_body_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd));
 }
@@ -188,7 +188,7 @@ static GPC_COLD CUresult observed_cuEventSynchronize(const char *name_, CUresult
 GPC_EXPORT CUresult cuEventSynchronize(CUevent hEvent)
 {
     return gpc_error_told("cuEventSynchronize",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuEventSynchronize("cuEventSynchronize", gpc_body_cuEventSynchronize, hEvent)
             : gpc_body_cuEventSynchronize(hEvent));
 }
@@ -224,7 +224,7 @@ static GPC_COLD CUresult observed_cuThingGetAttribute(const char *name_, CUresul
 GPC_EXPORT CUresult cuThingGetAttribute(int *pi, int attribute, CUdevice dev)
 {
     return gpc_error_told("cuThingGetAttribute",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingGetAttribute("cuThingGetAttribute", gpc_body_cuThingGetAttribute, pi, attribute, dev)
             : gpc_body_cuThingGetAttribute(pi, attribute, dev));
 }
@@ -276,7 +276,7 @@ static GPC_COLD CUresult observed_cuThingUse(const char *name_, CUresult (*body_
 GPC_EXPORT CUresult cuThingUse(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
 {
     return gpc_error_told("cuThingUse",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingUse("cuThingUse", gpc_body_cuThingUse, n, values, data, results, name, location, size, map, where, ctx, key)
             : gpc_body_cuThingUse(n, values, data, results, name, location, size, map, where, ctx, key));
 }
@@ -284,7 +284,7 @@ GPC_EXPORT CUresult cuThingUse(unsigned int n, const int *values, const void *da
 GPC_EXPORT CUresult cuThingUse_ptds(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
 {
     return gpc_error_told("cuThingUse",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingUse("cuThingUse_ptds", gpc_body_cuThingUse_ptds, n, values, data, results, name, location, size, map, where, ctx, key)
             : gpc_body_cuThingUse_ptds(n, values, data, results, name, location, size, map, where, ctx, key));
 }
@@ -318,7 +318,7 @@ static GPC_COLD CUresult observed_cuThingCopy(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingCopy(void *to, const void *from, size_t bytes)
 {
     return gpc_error_told("cuThingCopy",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingCopy("cuThingCopy", gpc_body_cuThingCopy, to, from, bytes)
             : gpc_body_cuThingCopy(to, from, bytes));
 }
@@ -352,7 +352,7 @@ static GPC_COLD CUresult observed_cuThingGetVersion(const char *name_, CUresult 
 GPC_EXPORT CUresult cuThingGetVersion(int *version)
 {
     return gpc_error_told("cuThingGetVersion",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingGetVersion("cuThingGetVersion", gpc_body_cuThingGetVersion, version)
             : gpc_body_cuThingGetVersion(version));
 }
@@ -382,7 +382,7 @@ static GPC_COLD CUresult observed_cuOld(const char *name_, CUresult (*body_)(voi
 GPC_EXPORT CUresult cuOld(void)
 {
     return gpc_error_told("cuOld",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuOld("cuOld", gpc_body_cuOld)
             : gpc_body_cuOld());
 }
@@ -416,7 +416,7 @@ static GPC_COLD CUresult observed_cuThingSetAsync(const char *name_, CUresult (*
 GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
 {
     return gpc_error_told("cuThingSetAsync",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingSetAsync("cuThingSetAsync", gpc_body_cuThingSetAsync, where, bytes, hStream)
             : gpc_body_cuThingSetAsync(where, bytes, hStream));
 }
@@ -450,7 +450,7 @@ static GPC_COLD CUresult observed_cuThingLoad(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingLoad(CUmodule *module)
 {
     return gpc_error_told("cuThingLoad",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingLoad("cuThingLoad", gpc_body_cuThingLoad, module)
             : gpc_body_cuThingLoad(module));
 }
@@ -485,7 +485,7 @@ static GPC_COLD CUresult observed_cuThingFind(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingFind(size_t *bytes, CUmodule module)
 {
     return gpc_error_told("cuThingFind",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingFind("cuThingFind", gpc_body_cuThingFind, bytes, module)
             : gpc_body_cuThingFind(bytes, module));
 }
@@ -517,7 +517,7 @@ static GPC_COLD CUresult observed_cuThingUnload(const char *name_, CUresult (*bo
 GPC_EXPORT CUresult cuThingUnload(CUmodule module)
 {
     return gpc_error_told("cuThingUnload",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingUnload("cuThingUnload", gpc_body_cuThingUnload, module)
             : gpc_body_cuThingUnload(module));
 }
@@ -552,7 +552,7 @@ static GPC_COLD CUresult observed_cuThingAsk(const char *name_, CUresult (*body_
 GPC_EXPORT CUresult cuThingAsk(int *pi, CUfunction function)
 {
     return gpc_error_told("cuThingAsk",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingAsk("cuThingAsk", gpc_body_cuThingAsk, pi, function)
             : gpc_body_cuThingAsk(pi, function));
 }
@@ -585,7 +585,7 @@ static GPC_COLD CUresult observed_cuThingSet(const char *name_, CUresult (*body_
 GPC_EXPORT CUresult cuThingSet(CUfunction function, int value)
 {
     return gpc_error_told("cuThingSet",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingSet("cuThingSet", gpc_body_cuThingSet, function, value)
             : gpc_body_cuThingSet(function, value));
 }
@@ -618,7 +618,7 @@ static GPC_COLD CUresult observed_cuThingFill(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingFill(CUdeviceptr where, size_t bytes)
 {
     return gpc_error_told("cuThingFill",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingFill("cuThingFill", gpc_body_cuThingFill, where, bytes)
             : gpc_body_cuThingFill(where, bytes));
 }
@@ -656,7 +656,7 @@ static GPC_COLD CUresult observed_cuThingStart(const char *name_, CUresult (*bod
 GPC_EXPORT CUresult cuThingStart(CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
 {
     return gpc_error_told("cuThingStart",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingStart("cuThingStart", gpc_body_cuThingStart, function, flags, level, most, n, where, reserved)
             : gpc_body_cuThingStart(function, flags, level, most, n, where, reserved));
 }
@@ -688,7 +688,7 @@ static GPC_COLD CUresult observed_cuThingBegin(const char *name_, CUresult (*bod
 GPC_EXPORT CUresult cuThingBegin(CUstream stream)
 {
     return gpc_error_told("cuThingBegin",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingBegin("cuThingBegin", gpc_body_cuThingBegin, stream)
             : gpc_body_cuThingBegin(stream));
 }
@@ -720,7 +720,7 @@ static GPC_COLD CUresult observed_cuThingRecord(const char *name_, CUresult (*bo
 GPC_EXPORT CUresult cuThingRecord(CUstream hStream)
 {
     return gpc_error_told("cuThingRecord",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingRecord("cuThingRecord", gpc_body_cuThingRecord, hStream)
             : gpc_body_cuThingRecord(hStream));
 }
@@ -752,7 +752,7 @@ static GPC_COLD CUresult observed_cuThingRecorded(const char *name_, CUresult (*
 GPC_EXPORT CUresult cuThingRecorded(CUstream hStream)
 {
     return gpc_error_told("cuThingRecorded",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingRecorded("cuThingRecorded", gpc_body_cuThingRecorded, hStream)
             : gpc_body_cuThingRecorded(hStream));
 }
@@ -787,7 +787,7 @@ static GPC_COLD CUresult observed_cuThingMove(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
 {
     return gpc_error_told("cuThingMove",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingMove("cuThingMove", gpc_body_cuThingMove, dst, src, ByteCount, hStream)
             : gpc_body_cuThingMove(dst, src, ByteCount, hStream));
 }
@@ -822,7 +822,7 @@ static GPC_COLD CUresult observed_cuThingInstantiate(const char *name_, CUresult
 GPC_EXPORT CUresult cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
 {
     return gpc_error_told("cuThingInstantiate",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingInstantiate("cuThingInstantiate", gpc_body_cuThingInstantiate, exec, graph)
             : gpc_body_cuThingInstantiate(exec, graph));
 }
@@ -855,7 +855,7 @@ static GPC_COLD CUresult observed_cuThingRun(const char *name_, CUresult (*body_
 GPC_EXPORT CUresult cuThingRun(CUgraphExec exec, CUstream hStream)
 {
     return gpc_error_told("cuThingRun",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingRun("cuThingRun", gpc_body_cuThingRun, exec, hStream)
             : gpc_body_cuThingRun(exec, hStream));
 }
@@ -888,7 +888,7 @@ static GPC_COLD CUresult observed_cuThingMake(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
 {
     return gpc_error_told("cuThingMake",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingMake("cuThingMake", gpc_body_cuThingMake, where, bytes)
             : gpc_body_cuThingMake(where, bytes));
 }
@@ -920,7 +920,7 @@ static GPC_COLD CUresult observed_cuThingMade(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingMade(CUdeviceptr_v1 *where)
 {
     return gpc_error_told("cuThingMade",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingMade("cuThingMade", gpc_body_cuThingMade, where)
             : gpc_body_cuThingMade(where));
 }
@@ -953,7 +953,7 @@ static GPC_COLD CUresult observed_cuThingEnd(const char *name_, CUresult (*body_
 GPC_EXPORT CUresult cuThingEnd(CUgraph graph, CUstream hStream)
 {
     return gpc_error_told("cuThingEnd",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingEnd("cuThingEnd", gpc_body_cuThingEnd, graph, hStream)
             : gpc_body_cuThingEnd(graph, hStream));
 }
@@ -985,7 +985,7 @@ static GPC_COLD CUresult observed_cuThingJoin(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingJoin(CUstream hStream)
 {
     return gpc_error_told("cuThingJoin",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingJoin("cuThingJoin", gpc_body_cuThingJoin, hStream)
             : gpc_body_cuThingJoin(hStream));
 }
@@ -1020,7 +1020,7 @@ static GPC_COLD CUresult observed_cuThingIsRecorded(const char *name_, CUresult 
 GPC_EXPORT CUresult cuThingIsRecorded(CUstream hStream, int *yes)
 {
     return gpc_error_told("cuThingIsRecorded",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingIsRecorded("cuThingIsRecorded", gpc_body_cuThingIsRecorded, hStream, yes)
             : gpc_body_cuThingIsRecorded(hStream, yes));
 }
@@ -1061,7 +1061,7 @@ static GPC_COLD CUresult observed_cuThingGetName(const char *name_, CUresult (*b
 GPC_EXPORT CUresult cuThingGetName(char *name, int *weight, int length, int ordinal, int spare)
 {
     return gpc_error_told("cuThingGetName",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingGetName("cuThingGetName", gpc_body_cuThingGetName, name, weight, length, ordinal, spare)
             : gpc_body_cuThingGetName(name, weight, length, ordinal, spare));
 }
@@ -1096,7 +1096,7 @@ static GPC_COLD CUresult observed_cuThingGetContext(const char *name_, CUresult 
 GPC_EXPORT CUresult cuThingGetContext(CUcontext ctx, int *number)
 {
     return gpc_error_told("cuThingGetContext",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingGetContext("cuThingGetContext", gpc_body_cuThingGetContext, ctx, number)
             : gpc_body_cuThingGetContext(ctx, number));
 }
@@ -1131,7 +1131,7 @@ static GPC_COLD CUresult observed_cuThingOpen(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingOpen(int *thing, unsigned int flags)
 {
     return gpc_error_told("cuThingOpen",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingOpen("cuThingOpen", gpc_body_cuThingOpen, thing, flags)
             : gpc_body_cuThingOpen(thing, flags));
 }
@@ -1168,7 +1168,7 @@ static GPC_COLD CUresult observed_cuThingOpen_v1(const char *name_, CUresult (*b
 GPC_EXPORT CUresult cuThingOpen_v1(int *thing, char *log, size_t size, int odd)
 {
     return gpc_error_told("cuThingOpen_v1",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingOpen_v1("cuThingOpen_v1", gpc_body_cuThingOpen_v1, thing, log, size, odd)
             : gpc_body_cuThingOpen_v1(thing, log, size, odd));
 }
@@ -1200,7 +1200,7 @@ static GPC_COLD CUresult observed_cuThingStop(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingStop(CUmodule module)
 {
     return gpc_error_told("cuThingStop",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingStop("cuThingStop", gpc_body_cuThingStop, module)
             : gpc_body_cuThingStop(module));
 }
@@ -1237,7 +1237,7 @@ static GPC_COLD CUresult observed_cuThingPush(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingPush(unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
 {
     return gpc_error_told("cuThingPush",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingPush("cuThingPush", gpc_body_cuThingPush, n, flags, level, most, reserved, hStream)
             : gpc_body_cuThingPush(n, flags, level, most, reserved, hStream));
 }
@@ -1269,7 +1269,7 @@ static GPC_COLD CUresult observed_cuThingPull(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingPull(unsigned int n)
 {
     return gpc_error_told("cuThingPull",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingPull("cuThingPull", gpc_body_cuThingPull, n)
             : gpc_body_cuThingPull(n));
 }
@@ -1304,7 +1304,7 @@ static GPC_COLD CUresult observed_cuThingNew(const char *name_, CUresult (*body_
 GPC_EXPORT CUresult cuThingNew(CUstream *phStream, unsigned int flags)
 {
     return gpc_error_told("cuThingNew",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingNew("cuThingNew", gpc_body_cuThingNew, phStream, flags)
             : gpc_body_cuThingNew(phStream, flags));
 }
@@ -1340,7 +1340,7 @@ static GPC_COLD CUresult observed_cuThingFound(const char *name_, CUresult (*bod
 GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
 {
     return gpc_error_told("cuThingFound",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingFound("cuThingFound", gpc_body_cuThingFound, address, bytes)
             : gpc_body_cuThingFound(address, bytes));
 }
@@ -1376,7 +1376,7 @@ static GPC_COLD CUresult observed_cuThingLooked(const char *name_, CUresult (*bo
 GPC_EXPORT CUresult cuThingLooked(int *how, unsigned long long lens, unsigned long long plate)
 {
     return gpc_error_told("cuThingLooked",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingLooked("cuThingLooked", gpc_body_cuThingLooked, how, lens, plate)
             : gpc_body_cuThingLooked(how, lens, plate));
 }
@@ -1410,7 +1410,7 @@ static GPC_COLD CUresult observed_cuThingPut(const char *name_, CUresult (*body_
 GPC_EXPORT CUresult cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     return gpc_error_told("cuThingPut",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingPut("cuThingPut", gpc_body_cuThingPut, where, bytes, hStream)
             : gpc_body_cuThingPut(where, bytes, hStream));
 }
@@ -1442,7 +1442,7 @@ static GPC_COLD CUresult observed_cuThingWait(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingWait(CUstream hStream)
 {
     return gpc_error_told("cuThingWait",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingWait("cuThingWait", gpc_body_cuThingWait, hStream)
             : gpc_body_cuThingWait(hStream));
 }
@@ -1474,7 +1474,7 @@ static GPC_COLD CUresult observed_cuThingWaitAll(const char *name_, CUresult (*b
 GPC_EXPORT CUresult cuThingWaitAll(CUcontext ctx)
 {
     return gpc_error_told("cuThingWaitAll",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingWaitAll("cuThingWaitAll", gpc_body_cuThingWaitAll, ctx)
             : gpc_body_cuThingWaitAll(ctx));
 }
@@ -1506,7 +1506,7 @@ static GPC_COLD CUresult observed_cuThingClose(const char *name_, CUresult (*bod
 GPC_EXPORT CUresult cuThingClose(CUlibrary library)
 {
     return gpc_error_told("cuThingClose",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingClose("cuThingClose", gpc_body_cuThingClose, library)
             : gpc_body_cuThingClose(library));
 }
@@ -1539,7 +1539,7 @@ static GPC_COLD CUresult observed_cuThingQuery(const char *name_, CUresult (*bod
 GPC_EXPORT CUresult cuThingQuery(CUstream hStream, int attribute)
 {
     return gpc_error_told("cuThingQuery",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingQuery("cuThingQuery", gpc_body_cuThingQuery, hStream, attribute)
             : gpc_body_cuThingQuery(hStream, attribute));
 }
@@ -1576,7 +1576,7 @@ static GPC_COLD CUresult observed_cuThingAllow(const char *name_, CUresult (*bod
 GPC_EXPORT CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
 {
     return gpc_error_told("cuThingAllow",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingAllow("cuThingAllow", gpc_body_cuThingAllow, ptr, size, list, count, prop)
             : gpc_body_cuThingAllow(ptr, size, list, count, prop));
 }
@@ -1611,7 +1611,7 @@ static GPC_COLD CUresult observed_cuThingWrite(const char *name_, CUresult (*bod
 GPC_EXPORT CUresult cuThingWrite(uint64_t where, uint32_t bytes, const void *data)
 {
     return gpc_error_told("cuThingWrite",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingWrite("cuThingWrite", gpc_body_cuThingWrite, where, bytes, data)
             : gpc_body_cuThingWrite(where, bytes, data));
 }
@@ -1646,7 +1646,7 @@ static GPC_COLD CUresult observed_cuThingRead(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingRead(uint64_t where, uint32_t bytes, void *data)
 {
     return gpc_error_told("cuThingRead",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingRead("cuThingRead", gpc_body_cuThingRead, where, bytes, data)
             : gpc_body_cuThingRead(where, bytes, data));
 }
@@ -1680,7 +1680,7 @@ static GPC_COLD CUresult observed_cuThingFetch(const char *name_, CUresult (*bod
 GPC_EXPORT CUresult cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream)
 {
     return gpc_error_told("cuThingFetch",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingFetch("cuThingFetch", gpc_body_cuThingFetch, offset, bytes, hStream)
             : gpc_body_cuThingFetch(offset, bytes, hStream));
 }
@@ -1721,7 +1721,7 @@ static GPC_COLD CUresult observed_cuThingMark(const char *name_, CUresult (*body
 GPC_EXPORT CUresult cuThingMark(CUmodule *module, CUevent event, char *text)
 {
     return gpc_error_told("cuThingMark",
-        GPC_OBSERVED(~0u)
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
             ? observed_cuThingMark("cuThingMark", gpc_body_cuThingMark, module, event, text)
             : gpc_body_cuThingMark(module, event, text));
 }
