@@ -172,8 +172,9 @@ static ncclResult_t group_run(void)
     ncclResult_t result = group.failed != ncclSuccess ? group.failed
                           : begun != ncclSuccess      ? begun
                                                       : sent;
-    group.count = group.begun_count = 0;
-    group.failed = ncclSuccess;
+    free(group.calls); /* the thread may end, and have no other */
+    free(group.begun);
+    memset(&group, 0, sizeof group);
     return result;
 }
 

@@ -4,10 +4,12 @@
  */
 #include "nccl_ranks.h"
 
+#include <malloc.h>
 #include <pthread.h>
 
 #define COUNT 5000
 #define ROUNDS 20
+#define THREADS 200
 
 static struct rank {
     CUcontext context;
@@ -105,6 +107,36 @@ static void by_threads(void)
         NCCL(nccl.CommDestroy(ranks[i].comm));
 }
 
+static void *one_call(void *arg)
+{
+    struct rank *r = arg;
+    CU(cuCtxSetCurrent(r->context));
+    NCCL(reduce(r));
+    return NULL;
+}
+
+static size_t after_threads(int count)
+{
+    pthread_t thread;
+    for (int i = 0; i < count; i++) {
+        pthread_create(&thread, NULL, one_call, &ranks[0]);
+        pthread_join(thread, NULL);
+    }
+    CU(cuStreamSynchronize(ranks[0].stream));
+    return mallinfo2().uordblks;
+}
+
+/* Threads that come and go leave nothing of their groups. */
+static void threads_that_end(void)
+{
+    int first = 0;
+    NCCL(nccl.CommInitAll(&ranks[0].comm, 1, &first));
+    size_t before = after_threads(20), after = after_threads(THREADS);
+    EXPECT(after < before + THREADS * 512, "%d threads have left %zu bytes", THREADS,
+           after - before);
+    NCCL(nccl.CommDestroy(ranks[0].comm));
+}
+
 /* A communicator goes no further than its context. */
 static void without_context(void)
 {
@@ -133,7 +165,9 @@ int main(void)
     }
     by_groups();
     by_threads();
-    if (!driver_is_native())
+    if (!driver_is_native()) {
+        threads_that_end();
         without_context();
+    }
     return finish("nccl_devices");
 }
