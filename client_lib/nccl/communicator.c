@@ -265,11 +265,11 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
     return r == ncclSuccess ? init_all(comm, ndev, devlist, &id) : r;
 }
 
-/* Its ranks make the same parts in the same order; two parts of one colour are two cliques. */
-static uint64_t clique_below(struct ncclComm *parent, int32_t color)
+/* What its ranks make as their part of this number; two parts of one colour are two cliques. */
+static uint64_t clique_below(const struct ncclComm *parent, uint32_t part, int32_t color)
 {
     const uint64_t factor = UINT64_C(0x9e3779b97f4a7c15);
-    return (parent->clique * factor + ++parent->parts) * factor + (uint32_t)color + 1;
+    return (parent->clique * factor + part) * factor + (uint32_t)color + 1;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
@@ -288,7 +288,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
     struct ncclComm *made = comm_new(comm->device, blocking);
     if (!made)
         return gpc_nccl_fail(ncclSystemError, "ncclCommSplit: no memory");
-    uint64_t clique = clique_below(comm, color);
+    uint64_t clique = clique_below(comm, ++comm->parts, color);
     CUresult begun = t->split(comm->id, &made->id, color, key, &told, &result);
     return color == NCCL_SPLIT_NOCOLOR ? comm_begun_without(comm, made, begun, result)
                                        : comm_begun(made, begun, result, clique, newcomm);
@@ -313,7 +313,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeR
         return gpc_nccl_fail(ncclSystemError, "ncclCommShrink: no memory");
     CUresult begun = t->shrink(comm->id, &made->id, shrinkFlags, (uint32_t)excludeRanksCount,
                                excludeRanksList, &told, &result);
-    return comm_begun(made, begun, result, clique_below(comm, -2), newcomm);
+    return comm_begun(made, begun, result, clique_below(comm, 0, -2), newcomm);
 }
 
 /* --- how it is ----------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ struct ncclComm {
     bool settled;    /* it has been seen to be made */
     bool crowded;    /* this process has several ranks of it */
     uint64_t clique; /* of its unique id: what ranks of one have in common */
-    uint32_t parts;  /* that were made of it */
+    uint32_t parts;  /* that all of its ranks have split off */
     /* groups that NCCL has had before: it waits for no other rank when they come again */
     uint64_t *known;
     uint32_t known_count, known_room;

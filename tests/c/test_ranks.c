@@ -165,13 +165,39 @@ static void what_does_not_wait_goes_on(void **state)
     assert_int_equal(after(9), ncclRemoteError);
 }
 
+static bool alike(const struct gp_communicator *x, const struct gp_communicator *y)
+{
+    assert_true(x->keyed && y->keyed);
+    return memcmp(x->key, y->key, sizeof x->key) == 0;
+}
+
+/* Ranks that were excluded from one communicator may be in the next part with the others. */
+static void all_ranks_find_one_key(void **state)
+{
+    (void)state;
+    static const int32_t excluded[] = {5, 3}, the_same[] = {3, 5}, others[] = {3, 4};
+    struct gp_communicator parent = one, excluded_parent = one, rest, rest_elsewhere, part, again,
+                           part_of_excluded;
+    gpw_ranks_key_of_rest(&rest, &parent, excluded, 2);
+    gpw_ranks_key_of_rest(&rest_elsewhere, &parent, the_same, 2);
+    assert_true(alike(&rest, &rest_elsewhere));
+    assert_false(alike(&rest, &parent));
+    gpw_ranks_key_of_rest(&rest_elsewhere, &parent, others, 2);
+    assert_false(alike(&rest, &rest_elsewhere));
+    gpw_ranks_key_of_part(&part, &parent, 7);
+    gpw_ranks_key_of_part(&part_of_excluded, &excluded_parent, 7);
+    assert_true(alike(&part, &part_of_excluded));
+    gpw_ranks_key_of_part(&again, &parent, 7);
+    assert_false(alike(&part, &again));
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup(name, set_up)
     const struct CMUnitTest tests[] = {
         CASE(each_server_is_told_once),        CASE(what_is_no_word_of_a_loss),
         CASE(one_that_is_begun_is_waited_for), CASE(work_that_goes_on_is_left_alone),
-        CASE(what_does_not_wait_goes_on),
+        CASE(what_does_not_wait_goes_on),      CASE(all_ranks_find_one_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,8 +69,8 @@ static ncclResult_t shrink(struct gpw_session *s, struct gp_communicator *c,
     if (!s->nccl->library.ncclCommShrink)
         return gpw_nccl_refuse(s, ncclInvalidUsage, "NCCL %d cannot shrink a communicator",
                                s->nccl->version);
-    gpw_ranks_key_of_part(c, m->parent, 0);
     const int32_t *excluded = m->list;
+    gpw_ranks_key_of_rest(c, m->parent, excluded, m->count);
     int *list = calloc((size_t)m->count + 1, sizeof *list);
     if (!list)
         return ncclSystemError;

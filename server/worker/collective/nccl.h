@@ -33,7 +33,7 @@ struct gp_communicator {
     uint8_t key[GPW_RANKS_KEY];
     bool keyed;     /* it has one */
     bool lost;      /* a session that had ranks of it is over */
-    uint32_t parts; /* that were made of it */
+    uint32_t parts; /* that all of its ranks have split off */
     uint64_t told;  /* which server knows of it, by gpw_ipc_servers; 0: none */
     /* as it has been since then; 0: it has not been looked at */
     uint64_t stuck_since, stuck_batch;

@@ -20,19 +20,34 @@ void gpw_ranks_key(struct gp_communicator *c, const uint8_t *sealed)
     c->keyed = true;
 }
 
-void gpw_ranks_key_of_part(struct gp_communicator *c, struct gp_communicator *parent,
-                           int32_t number)
+/* Of what is made of another, of this kind and number. */
+static void key_below(struct gp_communicator *c, const struct gp_communicator *parent,
+                      const char *kind, uint32_t number, int32_t color)
 {
     struct gp_sha256 h;
     unsigned char hash[32];
-    uint32_t part = parent->parts++;
     gp_sha256_start(&h);
     gp_sha256_add(&h, parent->key, sizeof parent->key);
-    gp_sha256_add(&h, &part, sizeof part);
+    gp_sha256_add(&h, kind, strlen(kind));
     gp_sha256_add(&h, &number, sizeof number);
+    gp_sha256_add(&h, &color, sizeof color);
     gp_sha256_finish(&h, hash);
     memcpy(c->key, hash, sizeof c->key);
     c->keyed = parent->keyed;
+}
+
+void gpw_ranks_key_of_part(struct gp_communicator *c, struct gp_communicator *parent, int32_t color)
+{
+    key_below(c, parent, "part", parent->parts++, color);
+}
+
+void gpw_ranks_key_of_rest(struct gp_communicator *c, const struct gp_communicator *parent,
+                           const int32_t *excluded, uint32_t count)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) /* each rank may name them in an order of its own */
+        sum += ((uint32_t)excluded[i] + 1) * UINT32_C(0x9e3779b9);
+    key_below(c, parent, "rest", sum, (int32_t)count);
 }
 
 static bool say(struct gpw_session *s, const char *word, const struct gp_communicator *c)

@@ -10,11 +10,14 @@
 
 #include "nccl.h"
 
-/* The key of what is begun with this sealed unique id, or made of another communicator, of which
- * its ranks name the same number: each of them makes the same parts in the same order. */
+/* The key of what is begun with this sealed unique id, or split off from another communicator, of
+ * which its ranks name the same colour: all ranks of that make the same parts in the same order. */
 void gpw_ranks_key(struct gp_communicator *c, const uint8_t *sealed);
 void gpw_ranks_key_of_part(struct gp_communicator *c, struct gp_communicator *parent,
-                           int32_t number);
+                           int32_t color);
+/* Of what is left without some ranks, which do not take part and so count nothing. */
+void gpw_ranks_key_of_rest(struct gp_communicator *c, const struct gp_communicator *parent,
+                           const int32_t *excluded, uint32_t count);
 /* Tell the server that there is one; it is told again when that has failed, or is another. */
 void gpw_ranks_tell(struct gpw_session *s, struct gp_communicator *c);
 /* The program has ended it. */
