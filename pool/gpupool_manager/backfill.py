@@ -7,13 +7,18 @@ has waited long has an expected start, and one that ends before may use the GPUs
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
+from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, within_quota
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.records import Lease
 from gpupool_manager.scheduler import Placement, place
 from gpupool_manager.trial import Trial
 from gpupool_manager.waiting import Waiting
+
+#: Of so many different requests that wait a start is looked for; behind others nobody is let in.
+MOST_STARTS = 256
 
 
 class Backfill:
@@ -22,10 +27,29 @@ class Backfill:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._known: dict[PlacementRequest, float | None] = {}
+        #: Leases that end by their limits, first to last; None: not looked for yet.
+        self._ending: list[Lease] | None = None
+        #: Whether something was granted since, which makes starts later.
+        self._grown = False
 
     def forget(self) -> None:
-        """Something has changed."""
+        """Leases have ended, or there is more room."""
         self._known.clear()
+        self._ending = None
+        self._grown = False
+
+    def grow(self) -> None:
+        """Something was granted. Who overtakes by starts that are too early does no harm."""
+        self._grown = True
+
+    def expected(self, waiting: Waiting, now: float) -> float | None:
+        """As :meth:`start_of`, with what was granted since."""
+        if self._grown:
+            self.forget()
+        request = self._request(waiting)
+        if request not in self._known and len(self._known) >= MOST_STARTS:
+            return self._find(request, now)
+        return self.start_of(waiting, now)
 
     def ends_before(self, lease: Lease, blocker: Waiting, now: float) -> bool:
         """Whether a request would be over when the one that it overtakes can begin."""
@@ -36,19 +60,18 @@ class Backfill:
 
     def start_of(self, waiting: Waiting, now: float) -> float | None:
         """When there is room for it if every lease lasts as long as it may; None: unknown."""
-        request = within_quota(self._ledger, waiting.request, waiting.lease.tenant)
+        request = self._request(waiting)
         if request not in self._known:
+            if len(self._known) >= MOST_STARTS:
+                return None
             self._known[request] = self._find(request, now)
         return self._known[request]
 
+    def _request(self, waiting: Waiting) -> PlacementRequest:
+        return within_quota(self._ledger, waiting.request, waiting.lease.tenant)
+
     def _find(self, request: PlacementRequest, now: float) -> float | None:
-        ledger = self._ledger
-        ending = [
-            lease
-            for lease in ledger.leases.values()
-            if lease.grants and lease.latest_end < math.inf
-        ]
-        ending.sort(key=lambda lease: lease.latest_end)
+        ledger, ending = self._ledger, self._endings()
         with Trial(ledger.index) as trial:
             if isinstance(place(ledger.index, request), Placement):
                 return now
@@ -62,6 +85,13 @@ class Backfill:
                     return self._first(trial, request, ending[done:last])
                 done, step = done + step, 2 * step
         return None
+
+    def _endings(self) -> list[Lease]:
+        if self._ending is None:
+            live = self._ledger.leases.values()
+            timed = (lease for lease in live if lease.grants and lease.latest_end < math.inf)
+            self._ending = sorted(timed, key=lambda lease: lease.latest_end)
+        return self._ending
 
     def _first(self, trial: Trial, request: PlacementRequest, ended: list[Lease]) -> float:
         """The end of the first of these without those after which there is still room."""
@@ -80,3 +110,49 @@ class Backfill:
             else:
                 low = middle + 1
         return ended[high - 1].latest_end
+
+
+@dataclass(slots=True)
+class _Held:
+    """Who has waited long for GPUs of the same kinds."""
+
+    blockers: list[Waiting] = field(default_factory=list)
+    #: Of so many the starts are known, and of whom the earliest is.
+    known: int = 0
+    first: Waiting | None = None
+    earliest: float = math.inf
+
+
+class Ahead:
+    """Who goes first on one way through the queue: each start is looked for once at most."""
+
+    def __init__(self, backfill: Backfill, now: float) -> None:
+        self._backfill = backfill
+        self._now = now
+        self._held: dict[frozenset[Kind], _Held] = {}
+
+    def add(self, waiting: Waiting) -> None:
+        """It has waited so long that nobody behind may take what it could use."""
+        self._held.setdefault(waiting.group.holds_back, _Held()).blockers.append(waiting)
+
+    def blocker_of(self, waiting: Waiting) -> Waiting | None:
+        """Who goes before a request; None: it may go, as it ends before they can begin."""
+        for kinds, held in self._held.items():
+            if kinds.isdisjoint(waiting.group.kinds):
+                continue
+            if waiting.lease.time_limit is None:
+                return held.blockers[0]
+            end = self._now + waiting.lease.time_limit
+            self._look(held, end)
+            if held.earliest < end:
+                return held.first
+        return None
+
+    def _look(self, held: _Held, end: float) -> None:
+        """Look for starts until one is before that end."""
+        while held.earliest >= end and held.known < len(held.blockers):
+            blocker = held.blockers[held.known]
+            start = self._backfill.start_of(blocker, self._now)
+            held.known += 1
+            if start is None or start < held.earliest:
+                held.first, held.earliest = blocker, -math.inf if start is None else start

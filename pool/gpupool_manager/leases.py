@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.sizes import WHOLE_GPU
-from gpupool_manager.backfill import Backfill
+from gpupool_manager.backfill import Ahead, Backfill
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, least_use, request_of, within_quota
 from gpupool_manager.lending import Lending
@@ -201,9 +201,7 @@ class Leases:
         waiting = self._ledger.queue.get(lease.id)
         if waiting is None or not waiting.group.for_room:
             return None
-        # What was granted since has made it later. Who overtakes by the old one does no harm.
-        self._backfill.forget()
-        return self._backfill.start_of(waiting, now)
+        return self._backfill.expected(waiting, now)
 
     def _place(self, request: PlacementRequest) -> Placement | NoRoom:
         if self._only_checks and not request.uuids:
@@ -285,6 +283,7 @@ class Leases:
             ],
         }
         ledger.track(lease)
+        self._backfill.grow()
         ledger.meter.change(
             lease.tenant, ledger.active[lease.tenant], transaction.now, new_leases=1
         )
@@ -329,6 +328,7 @@ class Leases:
             ledger.count_queued(lease, use_of(lease), -1)
         else:
             ledger.untrack(lease, reason)
+            self._backfill.forget()
             for grant in lease.grants:
                 ledger.index.give(grant.gpu, grant.memory_bytes, grant.share_permille)
             ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
@@ -343,6 +343,7 @@ class Leases:
         """An active lease that its tenant has not seen yet goes elsewhere, or waits, or ends."""
         ledger = self._ledger
         ledger.untrack(lease, why)
+        self._backfill.forget()
         for grant in lease.grants:
             ledger.index.give(grant.gpu, grant.memory_bytes, grant.share_permille)
             transaction.drop(grant)
@@ -368,20 +369,12 @@ class Leases:
         self._failed.clear()
         self._backfill.forget()
         self._lending.cover(transaction)
-        ahead: list[Waiting] = []
+        ahead = Ahead(self._backfill, transaction.now)
         over = False
         for waiting in self._ledger.queue.heads(transaction.now):
             group = waiting.group
             group.kinds = self._kinds(group.request, waiting.lease.tenant)
-            blocker = next(
-                (
-                    one
-                    for one in ahead
-                    if not one.group.holds_back.isdisjoint(group.kinds)
-                    and not self._backfill.ends_before(waiting.lease, one, transaction.now)
-                ),
-                None,
-            )
+            blocker = ahead.blocker_of(waiting)
             if blocker is not None:
                 group.reason = _behind(blocker)
                 # It must not pass for one that waits for room, and so hold others back.
@@ -391,7 +384,7 @@ class Leases:
             self._try_waiting(transaction, waiting, False)
             over = over or group.over
             if waiting.lease.state == LeaseState.QUEUED and self._is_late(transaction, waiting):
-                ahead.append(waiting)
+                ahead.add(waiting)
         # What is left when all have theirs is lent.
         for waiting in self._ledger.queue.heads(transaction.now) if over else ():
             if waiting.group.over:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpupool_manager import backfill
+from gpupool_manager.backfill import Backfill
 from gpupool_manager.records import Lease, Quota
-from gpupool_manager.waiting import OrderRules
+from gpupool_manager.waiting import OrderRules, Waiting
 from queue_world import GRACE, QueueWorld
 
 PATIENCE = 60.0
@@ -139,3 +141,41 @@ def test_who_fills_in_does_not_delay_what_leases_are_taken_back_for() -> None:
     assert world.ask("d", time_limit=500.0).state == "queued"
     world.later(GRACE)
     assert owner.state == "active"
+
+
+def crowded() -> tuple[QueueWorld, list[Lease]]:
+    """A full pool, for which 20 different requests have waited long; how long who runs may."""
+    world = make()
+    held = [world.ask("a", time_limit=limit) for limit in (1000.0, 1001.0, 1002.0, 1003.0)]
+    for number in range(20):
+        world.ask("b", 4, part=900 - number, time_limit=500.0)
+    world.later(PATIENCE + 1)
+    return world, held
+
+
+def test_a_start_is_looked_for_once_however_many_could_fill_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, held = crowded()
+    for number in range(20):
+        world.ask("a", 2, part=500 - number, time_limit=10.0)
+    looks, start_of = list[str](), Backfill.start_of
+
+    def counted(backfill: Backfill, waiting: Waiting, now: float) -> float | None:
+        looks.append(waiting.lease.id)
+        return start_of(backfill, waiting, now)
+
+    monkeypatch.setattr(Backfill, "start_of", counted)
+    world.end(held[0])
+    assert len(looks) == len(set(looks)) == 20
+
+
+def test_behind_too_many_different_requests_nobody_fills_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for most, state in ((20, "active"), (19, "queued")):
+        monkeypatch.setattr(backfill, "MOST_STARTS", most)
+        world, held = crowded()
+        fills = world.ask("a", time_limit=10.0)
+        world.end(held[0])
+        assert fills.state == state
