@@ -78,8 +78,8 @@ def use(name: NameArgument) -> None:
     """Make another context the current one."""
     with one_line_errors():
         path = contexts.default_path()
-        known = contexts.load(path)
-        contexts.save(path, known.with_one(name, known.of(name)))
+        contexts.load(path).of(name)
+        contexts.change(path, lambda known: known.with_one(name, known.of(name)))
         place = contexts.place_variable()
     print(f"{name} is the current context now")
     if place:
@@ -91,4 +91,5 @@ def remove(name: NameArgument) -> None:
     """Forget a context and its token, which stays valid."""
     with one_line_errors():
         path = contexts.default_path()
-        contexts.save(path, contexts.load(path).without(name))
+        contexts.load(path).of(name)
+        contexts.change(path, lambda known: known.without(name))

@@ -6,11 +6,13 @@ a pool stands for the whole place, and a token of the file goes to its own place
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +131,32 @@ def _read(path: Path, name: str, told: Any) -> Context:
     return found
 
 
-def save(path: Path, contexts: Contexts) -> None:
+def change(path: Path, how: Callable[[Contexts], Contexts]) -> None:
+    """The file anew from what it holds by then: two shells lose nothing of each other's."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise GpupoolError(f"{path.parent}: cannot be made: {error.strerror}") from None
+    with _alone(path.with_name(f"{path.name}.lock")):
+        _save(path, how(load(path)))
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """As no other command that changes the file; a file system without locks has none."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise GpupoolError(f"{lock}: cannot be written: {error.strerror}") from None
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _save(path: Path, contexts: Contexts) -> None:
     """The file as a whole, mode 0600, in a folder that only its user may enter."""
     lines = [HEAD]
     if contexts.current:
@@ -141,10 +168,6 @@ def save(path: Path, contexts: Contexts) -> None:
             for each in fields(context)
             if (value := getattr(context, each.name))
         ]
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise GpupoolError(f"{path.parent}: cannot be made: {error.strerror}") from None
     replace_secret(path, "\n".join(lines))
 
 

@@ -59,12 +59,12 @@ def login(
                 f"--name: {called!r} is not of letters, digits, '.', '_' and '-', 64 at most"
             )
         path = contexts.default_path()
-        known = contexts.load(path)
+        contexts.load(path)  # one that is wrong is said before anybody types a token
         token = read_token(token_file) if token_file is not None else _ask(context.place)
         context = contexts.with_token(context, token)
         if not no_check:
             _try(context)
-        contexts.save(path, known.with_one(called, context))
+        contexts.change(path, lambda known: known.with_one(called, context))
     print(f"{called} is the current context now ({path})")
 
 

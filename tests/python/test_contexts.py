@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.server
 import json
 import os
@@ -202,7 +203,8 @@ def test_a_file_that_is_wrong(path: Path, text: str, says: str) -> None:
 
 
 def test_a_file_that_others_may_read(path: Path) -> None:
-    contexts.save(path, Contexts("a", {"a": Context(pool="https://h:1", token="t")}))
+    there = {"a": Context(pool="https://h:1", token="t")}
+    contexts.change(path, lambda _: Contexts("a", there))
     path.chmod(0o640)
     assert f"chmod 600 {path}" in refused("lease", "list")
 
@@ -210,7 +212,7 @@ def test_a_file_that_others_may_read(path: Path) -> None:
 def test_what_is_written_is_read(path: Path) -> None:
     context: Any = Context(server="tcp://h:1?key=ab", token='"\\', ca='/a "b"/ü')
     kept = Contexts("b.c", {"b.c": context, "d": Context(pool="https://h:1")})
-    contexts.save(path, kept)
+    contexts.change(path, lambda _: kept)
     assert contexts.load(path) == kept
     assert "token" not in repr(context)
 
@@ -232,3 +234,24 @@ def test_who_has_no_home_has_no_contexts(
 def test_a_place_where_no_file_can_be(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUPOOL_CONFIG", "/tmp/" + "x" * 300)
     assert "cannot be looked for: File name too long" in refused("lease", "list")
+
+
+def test_two_shells_log_in_at_once(pools: tuple[Pool, Pool], path: Path) -> None:
+    """The second one comes while the first asks the pool whether its token is taken."""
+
+    def second(_: Context) -> None:
+        contexts.change(path, lambda known: known.with_one("second", Context(server="tcp://b:1")))
+
+    with patch("gpupool.login._try", second):
+        do("login", pools[0].url, "--name", "first", token="secret")
+    assert sorted(contexts.load(path).named) == ["first", "second"]
+
+
+def test_nobody_changes_the_file_meanwhile(path: Path) -> None:
+    def how(known: Contexts) -> Contexts:
+        with path.with_name(f"{path.name}.lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return known
+
+    contexts.change(path, how)
+    assert contexts.load(path) == Contexts()
