@@ -11,6 +11,7 @@ from typing import Any
 
 from gpupool_common import logs
 from gpupool_common.errors import ConfigError, InstallError
+from gpupool_common.sizes import format_part, format_size
 from gpupool_server import claims
 from gpupool_server.arbiter import PROGRAM
 from gpupool_server.board import MAX_TENANTS, BoardError, Member, OpenBoard, Seat
@@ -410,10 +411,14 @@ def _check_same(group: Group, request: LimitsRequest) -> None:
 
 
 def _shown(request: LimitsRequest, key: str) -> str:
+    """As it could have been typed."""
     value = getattr(request, key)
+    if value is None or value == ():
+        return "not set"
     if key == "fractions":
-        return ",".join(f"{part}/{whole}" for part, whole in value) or "not set"
-    return "not set" if value is None else str(value)
+        return ",".join(f"{part}/{whole}" for part, whole in value)
+    forms = {"memory": format_size, "share": format_part, "ceiling": format_part}
+    return forms.get(key, str)(value)
 
 
 def _check_indexes(settings: Settings, inventory: Inventory) -> None:

@@ -201,9 +201,9 @@ async def test_a_group_is_one_request_for_all_its_sessions(make_office: MakeOffi
         assert again["devices"] == first["devices"]
     code, message = await refusal(office, group="g", memory=str(41 * MIB))
     assert code == "bad-request"
-    assert "the group 'g' runs with another request: its memory is" in message
+    assert "the group 'g' runs with another request: its memory is 40MiB, not 41MiB" in message
     code, message = await refusal(office, group="g", share="10")
-    assert "its share is not set, not 10" in message
+    assert "its share is not set, not 1%" in message
     index = int(first["devices"])
     assert office.boards.of(index).grants["research/g"].memory == 40 * MIB
     for session in list((office.run_dir.sessions).iterdir()):
