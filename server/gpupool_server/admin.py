@@ -137,7 +137,10 @@ class AdminHandler:
         name = whom["tenant"]
         found = self._gpus.group(name) if "/" in name else self._gpus.tenants.named(name)
         if found is None:
-            raise Refusal("not-found", f"there is no tenant or group '{name}'")
+            raise Refusal(
+                "not-found",
+                f"there is no tenant or group '{name}'; gpupool session list has those that run",
+            )
         return found
 
 

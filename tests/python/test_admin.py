@@ -237,7 +237,11 @@ async def test_a_quota_changes_while_its_tenant_runs(make_office: MakeOffice) ->
         ),
         ({"tenant": "research/g", "gpu": 1, "weight": 0}, "not-found", "is not on GPU 1"),
         ({"tenant": "research/h", "weight": 1}, "not-found", "no tenant or group 'research/h'"),
-        ({"tenant": "nobody", "weight": 1}, "not-found", "no tenant or group 'nobody'"),
+        (
+            {"tenant": "nobody", "weight": 1},
+            "not-found",
+            "no tenant or group 'nobody'; gpupool session",
+        ),
         ({"session": "0" * 12, "weight": 1}, "not-found", "no session"),
         ({"weight": 1}, "bad-request", "name one of 'tenant' and 'session'"),
         ({"tenant": 5, "weight": 1}, "bad-request", "as a text"),
