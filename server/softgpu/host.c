@@ -2,6 +2,11 @@
 #include "softgpu.h"
 
 #include <sys/mman.h>
+#include <sys/random.h>
+
+/* Where managed variables are. */
+#define MANAGED_BEGIN (UINT64_C(1) << 46)
+#define MANAGED_SIZE (UINT64_C(1) << 40)
 
 /* Anonymous pages, registered; gone with its context. */
 static CUresult host_take(CUcontext context, size_t size, enum sg_space space, unsigned flags,
@@ -147,10 +152,20 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
     return CUDA_SUCCESS;
 }
 
+/* Far from where a kernel puts what processes map: a client has to have the same addresses. */
+static void *place_for_managed(void)
+{
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return NULL;
+    return (void *)(uintptr_t)(MANAGED_BEGIN + random % MANAGED_SIZE / 4096 * 4096);
+}
+
 /* Pages for a module's managed variables, of which only these are memory for CUDA. */
 CUresult sg_managed_take(size_t size, uint64_t *address)
 {
-    void *pages = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *pages = mmap(place_for_managed(), size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *address = (uintptr_t)pages;

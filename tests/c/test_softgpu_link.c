@@ -86,10 +86,26 @@ static void declared_again(void)
     OK(cuMemFree(out));
 }
 
+/* A client must have the address free, too: among what it has loaded, it was not always. */
+static void managed_far_from_all(void)
+{
+    static const char text[] = HEAD
+        ".visible .global .attribute(.managed) .align 4 .u32 shared = 7;\n";
+    CUmodule module;
+    CUdeviceptr at;
+    size_t bytes;
+    OK(cuModuleLoadData(&module, text));
+    OK(cuModuleGetGlobal(&at, &bytes, module, "shared"));
+    CHECK(bytes == 4 && *(volatile unsigned *)(uintptr_t)at == 7);
+    CHECK(at >> 46 == 1 && at >> 40 == 64);
+    OK(cuModuleUnload(module));
+}
+
 int main(void)
 {
     softgpu_begin();
     linking_weak();
+    managed_far_from_all();
     declared_again();
     return 0;
 }
