@@ -59,7 +59,7 @@ def test_a_token_is_made_and_its_file_named(start_server: StartServer) -> None:
     path = server.run_dir / "token"
     token = path.read_text().strip()
     assert ask_info(server.url, token)["sessions"] == []
-    with pytest.raises(RefusedError, match="set GPUPOOL_TOKEN"):
+    with pytest.raises(RefusedError, match="in GPUPOOL_TOKEN, or to gpupool login"):
         ask_info(server.url, "x")
     assert str(path) in server.log.read_text()
     assert token not in server.log.read_text()
