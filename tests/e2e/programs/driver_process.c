@@ -103,16 +103,16 @@ static void *copy_for_ever(void *unused)
 static void cancel_inside(void)
 {
     start_copying();
-    for (int i = 0; i < 20; i++) {
+    /* on a busy machine, longer: until one has come to copy; the alarm ends it if need be */
+    for (int i = 0; i < 20 || !__atomic_load_n(&copies, __ATOMIC_RELAXED); i++) {
         pthread_t thread;
         void *result = NULL;
         REQUIRE(pthread_create(&thread, NULL, copy_for_ever, NULL) == 0, "no thread");
         usleep(2000 + 300 * (unsigned)i);
         pthread_cancel(thread);
         REQUIRE(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED, "not cancelled");
-        CU(copy(i));
+        CU(copy(i & 127));
     }
-    EXPECT(copies > 0, "no thread came to copy anything");
 }
 
 /* --- descriptors --- */
