@@ -343,7 +343,7 @@ static volatile bool over;
 /* What the program does with its memory while it is taken and given back. */
 static void *counts(void *arg)
 {
-    volatile unsigned *word = arg;
+    volatile uint64_t *word = arg; /* 32 bits are through in a few seconds */
     for (; !over; *word += 1)
         ;
     return NULL;
@@ -357,14 +357,16 @@ static void kept_from_a_thread(void)
     pthread_t thread;
     REQUIRE(pthread_create(&thread, NULL, counts, p + WORD) == 0, "no thread");
     for (int round = 0; round < 50; round++) {
-        volatile unsigned *word = p + WORD;
-        unsigned before = *word;
+        volatile uint64_t *word = (volatile uint64_t *)(p + WORD);
+        uint64_t before = *word;
         CU(cuMemHostRegister(p, 65536, CU_MEMHOSTREGISTER_DEVICEMAP));
         run(increment, on_device(p), 10, 0, 0);
         CU(cuStreamSynchronize(stream));
         CU(cuMemHostUnregister(p));
         EXPECT(p[9] == (unsigned)round + 1, "round %d: %u", round, p[9]);
-        EXPECT(*word >= before, "it counted back from %u to %u", before, *word);
+        uint64_t now = *word;
+        EXPECT(now >= before, "it counted back from %llu to %llu", (unsigned long long)before,
+               (unsigned long long)now);
     }
     over = true;
     pthread_join(thread, NULL);
