@@ -14,7 +14,7 @@ from toolchain import Toolchain
 
 SESSIONS = 1000
 #: What the first sessions make the server keep for good: modules, buffers, caches.
-WARM_UP = 100
+WARM_UP = 300
 AT_A_TIME = 8
 
 #: A session that left one small object behind would leave more than this.
