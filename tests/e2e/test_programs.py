@@ -9,7 +9,7 @@ import pytest
 
 from catalog import CARD_PROGRAMS, DRIVER_PROGRAMS, ONCE_PROGRAMS, RUNTIME_PROGRAMS, Program
 from gpupool_common import paths
-from harness import PoolServer, Result, run_program
+from harness import PoolServer, Result, run_program, wait_until
 from test_call_profile import names
 from toolchain import VARIANTS, Toolchain
 
@@ -80,7 +80,8 @@ def test_what_the_soft_gpu_refuses(
     result = server.run(program.command(program.build(toolchain, "static13")))
     assert result.returncode == 1, result.explain()
     assert "cudaGetLastError(): cudaError" in result.stdout
-    assert "Undefined reference to '__cudaCDP2" in server.log.read_text()
+    missing = "Undefined reference to '__cudaCDP2"
+    wait_until(lambda: missing in server.log.read_text(), "the log named what is missing")
 
 
 @pytest.mark.parametrize("program", DRIVER_PROGRAMS, ids=lambda p: str(p.name))
