@@ -1,7 +1,7 @@
-"""Ranks that lose a server: all of their processes hear of it, and no GPU stays taken.
+"""Ranks that are killed, or lose a server: all processes hear of it, and no GPU stays taken.
 
-Of each server that is lost there are two ranks of one job, and a rank of another job whose second
-one is on a server that stays.
+Of the server where it happens there are two ranks of one job, and a rank of another job whose
+second one is on a server that stays.
 """
 
 from __future__ import annotations
@@ -108,6 +108,19 @@ def all_end(hosts: Hosts, lost: list[Talk], other: Talk) -> None:
     assert told(other) == REMOTE_ERROR
     for one in lost:
         assert told(one) != NO_ERROR
+    for server in hosts.servers.values():
+        wait_until(partial(has_no_worker, server), "all sessions end")
+
+
+def test_ranks_that_are_killed(
+    toolchain: Toolchain, talk: StartTalk, hosts: Hosts, tmp_path: Path
+) -> None:
+    """One of a job on one host, and one of a job on two: the other one of each is told."""
+    (killed, left, far), other = jobs(talk, toolchain, hosts, tmp_path)
+    for rank in (killed, far):
+        rank.process.kill()
+    for rank in (left, other):
+        assert told(rank) == REMOTE_ERROR
     for server in hosts.servers.values():
         wait_until(partial(has_no_worker, server), "all sessions end")
 
