@@ -419,9 +419,8 @@ class Jail:
         found += [("env", f"{name}={value}") for name, value in _environment(env, cache).items()]
         if self._settings.on_stop == "end":
             found.append(("with-server", 1))
-        if (
-            self._settings.confined == "required" and self.on
-        ):  # the probe is to find all that is off
+        # the probe is to find all that is off
+        if self._settings.confined == "required" and self.on:
             spare = {*NOT_NEEDED, *(("collectives",) if spread.off else ())}
             found += [("require", name) for name in LAYERS if name not in spare]
         return found
