@@ -189,11 +189,11 @@ def _answered(f: Function) -> list[str]:
     objects = [p for p in f.params if p.handle and f.not_live]
     lines = [f"    (void){p.name};" for p in f.params if p not in numbers + objects]
     lines += _enter(f, f"GP_OP_{f.name}")
+    for p in numbers:
+        lines.append(f"    if (r == CUDA_SUCCESS && {p.name})\n        *{p.name} = 0;")
     for p in objects:
         live = f"gpc_handle_live(GP_HANDLE_{(p.handle or '').upper()}, (uint64_t){p.name})"
         lines.append(f"    if (r == CUDA_SUCCESS && !{live})\n        return {f.not_live};")
-    for p in numbers:
-        lines.append(f"    if (r == CUDA_SUCCESS && {p.name})\n        *{p.name} = 0;")
     return [*lines, f"    return r ? r : {f.answers};"]
 
 

@@ -77,15 +77,15 @@ class Form:
 def old_form(function: Function, head: str, form: Form) -> str:
     """A form that gives one error, and sets the numbers that it would fill to 0."""
     lines = ["    if (!sg.ready)\n        return CUDA_ERROR_NOT_INITIALIZED;\n"]
-    numbers = []
+    objects = []
     for parameter, name in zip(function.parameters, function.arguments, strict=True):
         if re.match(r"(CUdeviceptr_v1|unsigned int) ?\*", parameter):
-            numbers.append(f"    if ({name})\n        *{name} = 0;\n")
+            lines.append(f"    if ({name})\n        *{name} = 0;\n")
         elif form.not_live and re.match(r"CU(array|module|texref) ", parameter):
-            lines.append(f"    if (!{name})\n        return {form.not_live};\n")
+            objects.append(f"    if (!{name})\n        return {form.not_live};\n")
         else:
             lines.append(f"    (void){name};\n")
-    return f"{head}\n{{\n{''.join(lines + numbers)}    return {form.error};\n}}\n"
+    return f"{head}\n{{\n{''.join(lines + objects)}    return {form.error};\n}}\n"
 
 
 def definition(function: Function, names: set[str], forms: dict[str, Form]) -> str:

@@ -402,7 +402,7 @@ def test_forms_that_look_at_an_object_first(tmp_path: Path) -> None:
     code = emit_stubs.stubs(load(tmp_path, text))
     assert "(void)of;" not in code
     looked = code.index("!gpc_handle_live(GP_HANDLE_ARRAY, (uint64_t)of))")
-    assert looked < code.index("return CUDA_ERROR_INVALID_HANDLE;") < code.index("*at = 0;")
+    assert code.index("*at = 0;") < looked < code.index("return CUDA_ERROR_INVALID_HANDLE;")
 
 
 def test_what_a_call_sends_and_whether_it_waits(tmp_path: Path) -> None:

@@ -95,23 +95,30 @@ static CUresult call(const char *name, const char *arguments)
     for (unsigned i = 0; arguments[i]; i++)
         a[i] = argument(arguments[i], &number[i]);
     CUresult r = find(name)(a[0], a[1], a[2], a[3], a[4], a[5]);
+    return r;
+}
+
+static void print_all(const char *name, CUresult r, const char *arguments)
+{
     printf("%s: %s", name, driver_name(r));
     for (unsigned i = 0; arguments[i]; i++)
         if (arguments[i] == 'o')
             printf(" 0x%x", number[i]);
     printf("\n");
-    return r;
 }
 
+/* In a context that is `known` to be of today every driver says the same. */
 static void every_form(bool known)
 {
     for (unsigned i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         const char *arguments = forms[i].arguments;
         CUresult r = call(forms[i].name, arguments);
+        if (known)
+            print_all(forms[i].name, r, arguments);
         bool of_object = strchr(arguments, 'h') != NULL;
         CUresult expected = of_object ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
         EXPECT(!known || r == expected, "%s gave %s", forms[i].name, driver_name(r));
-        for (unsigned k = 0; known && !of_object && arguments[k]; k++)
+        for (unsigned k = 0; known && arguments[k]; k++)
             EXPECT(arguments[k] != 'o' || number[k] == 0, "%s left 0x%x", forms[i].name, number[k]);
     }
 }
@@ -159,11 +166,10 @@ static void context_of_its_own(void)
     CU(cuInit(0));
     CU(cuDeviceGet(&driver_device, 0));
     CUresult r = find("cuCtxCreate")((uintptr_t)&context, 0, (uintptr_t)driver_device, 0, 0, 0);
-    printf("cuCtxCreate: %s\n", driver_name(r));
     if (r != CUDA_SUCCESS)
         return;
-    cuCtxGetApiVersion(context, &version);
-    printf("its version: %u\n", version);
+    CU(cuCtxGetApiVersion(context, &version));
+    EXPECT(version >= 3010, "its version is %u", version);
     every_form(false);
     CU(find("cuCtxDestroy")((uintptr_t)context, 0, 0, 0, 0, 0));
 }
