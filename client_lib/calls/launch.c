@@ -170,12 +170,9 @@ static CUresult check_cluster(const struct gpc_kernel *k, const struct gpc_shape
     bool more = blocks > PORTABLE_CLUSTER || blocks * c[2] > PORTABLE_CLUSTER;
     if (more && known(k, on, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, &large) && !large)
         return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-    for (int i = 0; i < 3; i++) {
-        if (c[i] == 0)
+    for (int i = 0; i < 3; i++)
+        if (c[i] == 0 || s->grid[i] % c[i])
             return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-        if (s->grid[i] % c[i])
-            return CUDA_ERROR_INVALID_VALUE;
-    }
     return CUDA_SUCCESS;
 }
 

@@ -40,7 +40,7 @@ static CUresult check_cluster(const CUlaunchConfig *c, CUfunction function,
     if (!size || !cluster[2] || size > 16 || size * cluster[2] > (large ? 16u : 8u))
         return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     if (c->gridDimX % cluster[0] || c->gridDimY % cluster[1] || c->gridDimZ % cluster[2])
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     return CUDA_SUCCESS;
 }
 

@@ -168,9 +168,9 @@ static void bad_attributes(CUmodule module)
         return;
     CU(launch_with(add, cluster(2, 1, 1), 4));
     CU(launch_with(add, cluster(8, 1, 1), 8));
-    refused_at_once(launch_with(add, cluster(3, 1, 1), 4), CUDA_ERROR_INVALID_VALUE,
+    refused_at_once(launch_with(add, cluster(3, 1, 1), 4), CUDA_ERROR_INVALID_CLUSTER_SIZE,
                     "a grid that is no multiple of its clusters");
-    refused_at_once(launch_with(add, cluster(1, 2, 1), 4), CUDA_ERROR_INVALID_VALUE,
+    refused_at_once(launch_with(add, cluster(1, 2, 1), 4), CUDA_ERROR_INVALID_CLUSTER_SIZE,
                     "clusters of more rows than the grid has");
     refused_at_once(launch_with(add, cluster(0, 1, 1), 4), CUDA_ERROR_INVALID_CLUSTER_SIZE,
                     "clusters of no blocks");
