@@ -57,10 +57,10 @@ static CUresult resource_take(struct gpc_route *on, const CUarrayMapInfo *info,
 static CUresult memory_take(struct gpc_route *on, const CUarrayMapInfo *info,
                             struct gp_array_map *to)
 {
+    if (info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP)
+        return CUDA_SUCCESS; /* whatever memory is named */
     to->memory = info->memHandle.memHandle;
     to->offset = info->offset;
-    if (info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP)
-        return to->memory ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     if (info->memOperationType != CU_MEM_OPERATION_TYPE_MAP ||
         info->memHandleType != CU_MEM_HANDLE_TYPE_GENERIC || !to->memory)
         return CUDA_ERROR_INVALID_VALUE;

@@ -106,6 +106,8 @@ CUresult sg_backing_make(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, stru
                          struct sg_backing **out)
 {
     bool layered = d->Flags & CUDA_ARRAY3D_LAYERED;
+    if (d->Flags & CUDA_ARRAY3D_SPARSE && d->Flags & CUDA_ARRAY3D_SURFACE_LDST)
+        return CUDA_ERROR_INVALID_VALUE; /* as an H200 says */
     unsigned count = levels ? levels : 1;
     struct sg_backing like = {.deferred = d->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING,
                               .flat = layered || !d->Depth,
@@ -274,8 +276,7 @@ static CUresult entry(const CUarrayMapInfo *info, const struct sg_device *device
     bool map = info->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
     if ((!map && info->memOperationType != CU_MEM_OPERATION_TYPE_UNMAP) || info->flags ||
         info->reserved[0] || info->reserved[1] || info->deviceBitMask != 1u << device->ordinal ||
-        (map && info->memHandleType != CU_MEM_HANDLE_TYPE_GENERIC) ||
-        (!map && info->memHandle.memHandle))
+        (map && info->memHandleType != CU_MEM_HANDLE_TYPE_GENERIC))
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(resource_of(info, device, &r));
     SG_TRY(box_of(info, &r, &box));

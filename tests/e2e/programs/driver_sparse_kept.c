@@ -20,8 +20,7 @@ static void entries_refused(void)
     bad[n++].deviceBitMask = 0;
     bad[n++].deviceBitMask = 3u << driver_device;
     bad[n++].memOperationType = (CUmemOperationType)3;
-    bad[n++].memOperationType = CU_MEM_OPERATION_TYPE_UNMAP; /* with a handle */
-    bad[n++].memHandle.memHandle = other;                    /* no tile pool */
+    bad[n++].memHandle.memHandle = other; /* no tile pool */
     bad[n++].offset = pool_bytes;
     bad[n++].offset = 1;
     bad[n++].subresource.sparseLevel.offsetX++;
@@ -56,6 +55,7 @@ static void shapes_refused(void)
         {512, 0, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE},
         {512, 512, 6, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_CUBEMAP},
         {512, 512, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING},
+        {512, 512, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_SURFACE_LDST},
     };
     CUarray array;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -118,20 +118,21 @@ static void counted(void)
     CU(map(tile_of(array, &p, one[0], 0, 0)));
     kept(before, unit, "the second one's, taken away");
     box.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
-    box.memHandle.memHandle = 0;
+    box.memHandle.memHandle = pool; /* nobody looks */
     box.offset = 0;
     CU(map(box));
     kept(before, 0, "all taken away");
 
     for (int way = 0; way < 2; way++) { /* by its end, and by its context's */
         if (way)
-            CU(cuCtxCreate(&own, NULL, 0, driver_device));
+            CU(cuCtxCreate(&own, NULL, 0, driver_device)); /* which counts, too */
         CUarray gone = array_of(512, 256, 0, CUDA_ARRAY3D_SPARSE);
+        size_t made = free_bytes();
         memory = memory_of(unit, CU_MEM_CREATE_USAGE_TILE_POOL);
         CUarrayMapInfo info = tile_of(gone, &p, one[0], memory, 0);
         CU(cuMemMapArrayAsync(&info, 1, CU_STREAM_PER_THREAD));
         CU(cuMemRelease(memory));
-        kept(before, unit, "memory of an array that will end");
+        kept(made, unit, "memory of an array that will end");
         CU(way ? cuCtxDestroy(own) : cuArrayDestroy(gone));
         CU(cuCtxSetCurrent(driver_context));
         kept(before, 0, "memory of an array that has ended");
