@@ -64,11 +64,17 @@ static CUresult ask_kernel(CUgraphNode id, CUDA_KERNEL_NODE_PARAMS *p, size_t si
         return r;
     if (!k || got != k->bytes || got_shape != sizeof shape)
         return CUDA_ERROR_UNKNOWN;
+    CUfunction f = (CUfunction)function;
+    const struct gpc_kernel *kernel = k->kernel ? k->kernel : k->image->is_library ? k : NULL;
+    if (kernel == k && (r = gpc_kernel_function(k, &f)) != CUDA_SUCCESS)
+        return r;
     gpc_graphs_lock();
     struct gpc_node *node = told_place(id);
     if (node) {
-        told_function(node, (CUfunction)function);
-        node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = (CUfunction)function,
+        told_function(node, f);
+        node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = f,
+                                                      .kern = kernel ? (CUkernel)kernel->handle
+                                                                     : NULL,
                                                       .gridDimX = shape[0],
                                                       .gridDimY = shape[1],
                                                       .gridDimZ = shape[2],

@@ -186,7 +186,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAM
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     const struct sg_kernel *kernel = &hNode->op->kernel;
-    *p = (CUDA_KERNEL_NODE_PARAMS){.func = kernel->kernel ? NULL : kernel->function,
+    *p = (CUDA_KERNEL_NODE_PARAMS){.func = kernel->function,
                                    .kern = kernel->kernel,
                                    .gridDimX = kernel->grid[0],
                                    .gridDimY = kernel->grid[1],

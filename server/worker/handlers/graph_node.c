@@ -342,6 +342,35 @@ CUresult gpw_gp_graph_find(struct gpw_session *s, CUgraphNode node, CUgraph clon
     return *found ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+struct wanted_kernel {
+    CUfunction function;
+    uint64_t id;
+};
+
+static void kernel_look(struct gpw_session *s, uint64_t id, uint64_t real, void *arg)
+{
+    struct wanted_kernel *wanted = arg;
+    uint64_t kernel = 0;
+    CUfunction f = NULL;
+    bool is_kernel = !wanted->id && gpw_handle_get_kernel(s, id, false, &kernel) == CUDA_SUCCESS;
+    if (is_kernel && s->driver->cuKernelGetFunction(&f, (CUkernel)real) == CUDA_SUCCESS &&
+        f == wanted->function)
+        wanted->id = id;
+}
+
+/* The client's name for what a node runs: a function, or a kernel that it has launched without
+ * asking for its function. 0: the driver's own, for a set or a copy. */
+static uint64_t function_told(struct gpw_session *s, const CUDA_KERNEL_NODE_PARAMS *p)
+{
+    uint64_t id = p->func ? gpw_handle_find(s, GP_HANDLE_FUNCTION, (uint64_t)p->func) : 0;
+    if (!id && p->kern)
+        id = gpw_handle_find(s, GP_HANDLE_FUNCTION, (uint64_t)p->kern);
+    struct wanted_kernel wanted = {p->func, id};
+    if (!id && p->func)
+        gpw_handle_each(s, GP_HANDLE_FUNCTION, kernel_look, &wanted);
+    return wanted.id;
+}
+
 CUresult gpw_gp_node_kernel_told(struct gpw_session *s, CUgraphNode node, uint64_t *function,
                                  uint32_t *shape, uint32_t *n_shape, void *parameters,
                                  uint32_t *n_parameters)
@@ -354,8 +383,8 @@ CUresult gpw_gp_node_kernel_told(struct gpw_session *s, CUgraphNode node, uint64
     if (r != CUDA_SUCCESS)
         return r;
     CUfunction f = p.func ? p.func : (CUfunction)(void *)p.kern;
-    *function = gpw_handle_find(s, GP_HANDLE_FUNCTION, (uint64_t)f);
-    if (!*function) /* the driver's own, for a set or a copy */
+    *function = function_told(s, &p);
+    if (!*function)
         return CUDA_ERROR_NOT_SUPPORTED;
     r = gpw_parameters_of(s, f, &known);
     if (r != CUDA_SUCCESS)

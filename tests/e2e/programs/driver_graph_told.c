@@ -126,6 +126,40 @@ static void of_a_capture(void)
     CU(cuGraphDestroy(graph));
 }
 
+/* A kernel of a library that nobody has asked for its function: the node has one all the same, which
+ * other nodes take. */
+static void of_a_kernel(void)
+{
+    CUlibrary library;
+    CUkernel kernel;
+    CUgraph graph;
+    CUgraphNode node, other;
+    CUgraphExec exec;
+    CUDA_KERNEL_NODE_PARAMS got = {.func = NULL};
+    size_t count = 1;
+    int n = 16, factor = 3, term = 1, found[16];
+    void *parameters[] = {&to, &n, &factor, &term};
+    CU(cuLibraryLoadData(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    CU(cuLibraryGetKernel(&kernel, library, "multiply_add"));
+    CU(cuMemsetD32Async(to, 0, 16, stream));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CU(cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 16, 1, 1, 0, stream, parameters, NULL));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphGetNodes(graph, &node, &count));
+    CU(cuGraphKernelNodeGetParams(node, &got));
+    EXPECT(got.func && got.kern == kernel && got.blockDimX == 16,
+           "a node of a kernel is told wrong");
+    CU(cuGraphAddKernelNode(&other, graph, &node, 1, &got));
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    CU(cuGraphLaunch(exec, stream));
+    CU(cuStreamSynchronize(stream));
+    CU(cuMemcpyDtoH(found, to, sizeof found));
+    EXPECT(found[0] == 4 && found[15] == 4, "two nodes of a kernel gave %d", found[0]);
+    CU(cuGraphExecDestroy(exec));
+    CU(cuGraphDestroy(graph));
+    CU(cuLibraryUnload(library));
+}
+
 static void changed_type(void)
 {
     CUgraph first, second;
@@ -156,6 +190,7 @@ int main(void)
     CU(cuMemAlloc(&to, BYTES));
     of_a_clone();
     of_a_capture();
+    of_a_kernel();
     changed_type();
     CU(cuMemFree(from));
     CU(cuMemFree(to));
