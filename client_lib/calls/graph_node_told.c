@@ -10,6 +10,7 @@
 #include "module.h"
 #include "session.h"
 #include "shared.h"
+#include "span.h"
 
 /* Parameters that the worker has told are kept for whoever asked, until the node's place is
  * another one's, whose id is of a later generation: by index. */
@@ -102,6 +103,15 @@ static CUresult ask_event(CUgraphNode id, bool record, CUevent *to)
     return r;
 }
 
+/* One that leads nowhere (memset.c), by the address that it was given. */
+static CUresult ask_set(CUgraphNode id, CUDA_MEMSET_NODE_PARAMS *p)
+{
+    CUresult r = gpc_wire_gp_node_memset_told(id, p);
+    if (r == CUDA_SUCCESS && p->dst >= GP_NOWHERE)
+        p->dst -= GP_NOWHERE;
+    return r;
+}
+
 static CUresult ask_host(CUgraphNode id, CUDA_HOST_NODE_PARAMS *to)
 {
     CUDA_HOST_NODE_PARAMS named;
@@ -181,7 +191,7 @@ static CUresult ask(uint16_t op, CUgraphNode id, CUgraphNodeType type, void *to,
     case CU_GRAPH_NODE_TYPE_MEMCPY:
         return ask_copy(id, to);
     case CU_GRAPH_NODE_TYPE_MEMSET:
-        return gpc_wire_gp_node_memset_told(id, to);
+        return ask_set(id, to);
     case CU_GRAPH_NODE_TYPE_HOST:
         return ask_host(id, to);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:

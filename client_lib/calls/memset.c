@@ -3,27 +3,35 @@
 #include <string.h>
 
 #include "call.h"
+#include "captured_copy.h"
 #include "gpc_wire.h"
 #include "memory.h"
 #include "ranges.h"
 #include "remote_host.h"
 #include "shared.h"
+#include "span.h"
+
+static CUresult check_shape(CUdeviceptr dst, size_t size, size_t pitch, size_t width, size_t rows,
+                            size_t *bytes)
+{
+    size_t row;
+    if (dst % size || __builtin_mul_overflow(width, size, &row))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (rows > 1 && (pitch < row || pitch % size))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (__builtin_mul_overflow(pitch, rows ? rows - 1 : 0, bytes) ||
+        __builtin_add_overflow(*bytes, row, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
 
 /* Where the bytes are to be set: `*at` becomes the address that the GPU has for them.
  * Pinned memory is a legal place; where it is not shared with that host, it is of kind
  * GPC_RANGE_HOST. */
-static CUresult check(const struct gpc_route *on, CUdeviceptr *at, size_t size, size_t pitch,
-                      size_t width, size_t rows, struct gpc_range *range)
+static CUresult check_place(const struct gpc_route *on, CUdeviceptr *at, size_t bytes,
+                            struct gpc_range *range)
 {
     CUdeviceptr dst = *at;
-    size_t row, bytes;
-    if (!dst || dst % size || __builtin_mul_overflow(width, size, &row))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (rows > 1 && (pitch < row || pitch % size))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (__builtin_mul_overflow(pitch, rows ? rows - 1 : 0, &bytes) ||
-        __builtin_add_overflow(bytes, row, &bytes))
-        return CUDA_ERROR_INVALID_VALUE;
     if (!gpc_range_find_at(on->session->index, dst, range))
         return CUDA_ERROR_INVALID_VALUE;
     if (range->kind != GPC_RANGE_MAPPED && bytes > range->size - (dst - range->begin))
@@ -39,7 +47,10 @@ CUresult gpc_memset_node(uint16_t op, const struct gpc_route *on, CUdeviceptr *a
                          const CUDA_MEMSET_NODE_PARAMS *p)
 {
     struct gpc_range range;
-    CUresult r = check(on, at, p->elementSize, p->pitch, p->width, p->height, &range);
+    size_t bytes;
+    CUresult r = check_shape(*at, p->elementSize, p->pitch, p->width, p->height, &bytes);
+    if (r == CUDA_SUCCESS)
+        r = check_place(on, at, bytes, &range);
     if (r != CUDA_SUCCESS)
         return r;
     if (range.kind == GPC_RANGE_HOST)
@@ -80,6 +91,20 @@ static CUresult send(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, 
                : gpc_wire_cuMemsetD2D32Async_on(on, dst, pitch, value, width, rows, stream);
 }
 
+/* Where no memory is. CUDA captures such a set, and refuses to instantiate it: cuDNN captures its
+ * work with made-up addresses to look at the nodes. */
+static CUresult set_nowhere(const struct gpc_route *on, CUdeviceptr dst, size_t pitch,
+                            uint32_t value, size_t size, size_t width, size_t rows, CUstream stream)
+{
+    bool captures = false;
+    CUresult r = gpc_stream_captures(on, stream, &captures);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return captures && dst < GP_NOWHERE
+               ? send(on, dst + GP_NOWHERE, pitch, value, size, width, rows, stream)
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult gpc_memset_now(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
                         size_t size, size_t width, size_t rows)
 {
@@ -94,9 +119,14 @@ CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, u
                     size_t size, size_t width, size_t rows, CUstream stream)
 {
     struct gpc_range range;
-    CUresult r = check(on, &dst, size, pitch, width, rows, &range);
-    if (r != CUDA_SUCCESS || width == 0 || rows == 0)
+    size_t bytes;
+    if (width == 0 || rows == 0)
+        return CUDA_SUCCESS; /* wherever that is */
+    CUresult r = check_shape(dst, size, pitch, width, rows, &bytes);
+    if (r != CUDA_SUCCESS)
         return r;
+    if ((r = check_place(on, &dst, bytes, &range)) != CUDA_SUCCESS)
+        return set_nowhere(on, dst, pitch, value, size, width, rows, stream);
     if (range.kind == GPC_RANGE_HOST)
         return set_here(on, dst, &value, size, pitch, width, rows, stream);
     if (!gpc_range_is_remote(&range, on))

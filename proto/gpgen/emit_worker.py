@@ -232,6 +232,7 @@ _REACHES = {
     "span": "gpw_memory_reach",
     "device": "gpw_memory_is_device",
     "own": "gpw_memory_is_clients",
+    "aim": "gpw_memory_aim",
 }
 
 

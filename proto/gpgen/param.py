@@ -50,7 +50,7 @@ PARENTS = {
 OF_CONTEXT = ("stream", "event", "module", "array", "mipmap", "texref", "link")
 
 #: Words that say how far an address may be used.
-REACHES = ("span", "device", "own")
+REACHES = ("span", "device", "own", "aim")
 #: Words for a client's name of memory that the worker has.
 MEMORIES = ("captured", "arena")
 
@@ -79,6 +79,7 @@ WORDS = {
     "span",
     "device",
     "own",
+    "aim",
     "anew",
     "captured",
     "arena",

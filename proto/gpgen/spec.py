@@ -30,6 +30,7 @@ span[N]    N bytes from this device address on must be memory of the session's: 
            worker checks that before the driver sees it; N may use proto/wire/span.h
 device[N]  likewise, and memory of a device alone: no mapped host memory
 own[N]     likewise, and addresses that the client has reserved itself
+aim[N]     as span, or from GP_NOWHERE on, where no memory will ever be
 captured[N] N bytes of a buffer for graphs, which the client names so; the worker's address
 arena[N]   N bytes from this offset of the arena on; likewise
 texture    the number of a live texture object of the current context, which the worker checks

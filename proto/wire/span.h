@@ -39,4 +39,8 @@ uint64_t gp_span_line(uint64_t count, uint64_t element);
  * as packed. */
 uint64_t gp_span_rows(uint64_t pitch, uint64_t count, uint64_t element, uint64_t height);
 
+/* Added to an address without memory, in a set that is captured: no process has memory from here
+ * on, so the driver captures the set, and refuses to instantiate it, whatever is allocated later. */
+#define GP_NOWHERE (UINT64_C(1) << 57)
+
 #endif

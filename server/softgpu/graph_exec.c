@@ -7,6 +7,23 @@ struct failure {
     CUgraphNode node;
 };
 
+/* A captured set may lead nowhere; what is instantiated may not. */
+static CUresult check_sets(CUgraph graph, CUgraphNode *failed)
+{
+    for (size_t i = 0; i < graph->node_count; i++) {
+        CUgraphNode node = graph->nodes[i];
+        if (node->type == CU_GRAPH_NODE_TYPE_MEMSET && !sg_set_covers(&node->op->set)) {
+            *failed = node;
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (node->child)
+            SG_TRY(check_sets(node->child, failed));
+        for (unsigned k = 0; k < node->body_count; k++)
+            SG_TRY(check_sets(node->bodies[k], failed));
+    }
+    return CUDA_SUCCESS;
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags, struct failure *f)
 {
     SG_LOCKED;
@@ -18,6 +35,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags, s
     if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
         return CUDA_ERROR_NOT_SUPPORTED;
     SG_TRY(sg_conditions_check(graph, &f->why, &f->node));
+    SG_TRY(check_sets(graph, &f->node));
     CUgraphExec exec = calloc(1, sizeof(*exec));
     if (!exec)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -349,6 +367,8 @@ static CUgraphExecUpdateResult node_differs(CUgraphNode a, CUgraphNode b)
         return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     if (a->type != b->type)
         return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    if (b->type == CU_GRAPH_NODE_TYPE_MEMSET && !sg_set_covers(&b->op->set))
+        return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     if ((a->child && same_children(a->child, b->child) != CUDA_SUCCESS) || !same_bodies(a, b) ||
         (sg_node_is_memory(a) && a->op->block.its != b->op->block.its))
         return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;

@@ -20,16 +20,29 @@ void sg_set_run(const struct sg_set *set)
     }
 }
 
-CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width,
-                     size_t height, struct sg_set *out)
+/* The same wherever the address leads. */
+static CUresult shape_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value,
+                           size_t width, size_t height, struct sg_set *out)
 {
-    uint64_t span = gp_span_rows(pitch, width, element, height);
     if (!width || !height || (element != 1 && element != 2 && element != 4) || dst % element ||
-        (height > 1 && (pitch == 0 || pitch % element)) || span == GP_SPAN_NONE ||
-        !sg_address_covers(dst, span))
+        (height > 1 && (pitch == 0 || pitch % element)) ||
+        gp_span_rows(pitch, width, element, height) == GP_SPAN_NONE)
         return CUDA_ERROR_INVALID_VALUE;
     *out = (struct sg_set){(char *)(uintptr_t)dst, pitch, width, height, element, value};
     return CUDA_SUCCESS;
+}
+
+bool sg_set_covers(const struct sg_set *set)
+{
+    return sg_address_covers((uintptr_t)set->dst,
+                             gp_span_rows(set->pitch, set->width, set->element, set->height));
+}
+
+CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width,
+                     size_t height, struct sg_set *out)
+{
+    SG_TRY(shape_make(dst, pitch, element, value, width, height, out));
+    return sg_set_covers(out) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult set(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width,
@@ -42,7 +55,9 @@ static CUresult set(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t va
     SG_TRY(sg_stream_get(handle, &stream));
     if (width == 0 || height == 0)
         return CUDA_SUCCESS;
-    SG_TRY(sg_set_make(dst, pitch, element, value, width, height, &made));
+    SG_TRY(shape_make(dst, pitch, element, value, width, height, &made));
+    if (!stream->capture && !sg_set_covers(&made))
+        return CUDA_ERROR_INVALID_VALUE; /* what is captured is looked at when it is instantiated */
     struct sg_op *op = sg_op_new(SG_OP_SET, stream->context);
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;

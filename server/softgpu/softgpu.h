@@ -326,6 +326,8 @@ bool sg_copy_tiles_live(const struct sg_copy *copy);
 /* A memset with its arguments checked; pitch counts for more than one row. sg.lock is held. */
 CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width,
                      size_t height, struct sg_set *out);
+/* Whether there is memory for all of it. */
+bool sg_set_covers(const struct sg_set *set);
 void sg_set_run(const struct sg_set *set);
 
 /* ---- streams (queue.c) ---- */

@@ -19,6 +19,7 @@ Box = tuple[int, int, int]
 KIND_MODULE = 2
 KIB4 = 4096
 FAR = (1 << 64) - 8
+NOWHERE = 1 << 57  #: GP_NOWHERE of proto/wire/span.h
 
 
 def described(server: PoolServer, worker: Worker) -> dict[str, Any] | None:
@@ -123,7 +124,8 @@ def test_memory_of_the_worker_is_out_of_reach(server: PoolServer, name: str) -> 
         assert known is not None
         places = mapped(int(known["pid"]))
         assert len(places) > 4
-        for place in places:
+        nowhere = [NOWHERE, NOWHERE + mine, NOWHERE + places[0], (1 << 64) - 4]
+        for place in places + nowhere:
             assert worker.result(name, on_device(name, place, mine)) == INVALID_VALUE, hex(place)
         assert worker.result(name, on_device(name, mine + KIB4 - 3, mine)) == INVALID_VALUE, (
             "over the end"

@@ -12,6 +12,7 @@
 #include "pool.h"
 #include "quota.h"
 #include "shareable.h"
+#include "span.h"
 
 /* The second half of each window is for cuMemAddressReserve. */
 #define HEAP_SIZE (GP_WINDOW_SIZE / 2)
@@ -431,6 +432,12 @@ bool gpw_memory_reach(struct gpw_session *s, uint64_t address, uint64_t bytes)
 {
     return bytes == 0 || gpw_memory_is_device(s, address, bytes) ||
            gpw_pinned_on_device(s, address, bytes) || is_graph_memory(s, address, bytes);
+}
+
+bool gpw_memory_aim(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    bool nowhere = address >= GP_NOWHERE && bytes <= UINT64_MAX - address;
+    return nowhere || gpw_memory_reach(s, address, bytes);
 }
 
 CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *total)

@@ -35,6 +35,8 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
 /* Whether work on the GPU may be told to touch it: device memory, pinned buffers by their
  * device address, and memory of graphs. What else the process has is the worker's own. */
 bool gpw_memory_reach(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* The same, or from GP_NOWHERE on. */
+bool gpw_memory_aim(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Whether all of the range is for mappings of the client's own, and not for cuMemAlloc's. */
 bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* This process's address of a client's pinned buffer, NULL if the range is none. */

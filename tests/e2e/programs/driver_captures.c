@@ -410,6 +410,46 @@ static void graph_behind_a_copy(void)
     free(between);
 }
 
+/* Libraries capture kernels with made-up addresses to look at their nodes: a set is taken as it is,
+ * read back, and refused when the graph is instantiated. */
+static void sets_that_lead_nowhere(CUdeviceptr memory)
+{
+    const struct {
+        CUdeviceptr at;
+        size_t bytes;
+    } sets[] = {{0x123a0, 48}, {0, 64}, {memory, (size_t)1 << 40}};
+    CUstream stream;
+
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        CUgraph graph;
+        CUgraphExec exec;
+        CUgraphNode nodes[2];
+        CUDA_MEMSET_NODE_PARAMS told = {0};
+        size_t count = 2;
+
+        CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(sets[i].at, 0, sets[i].bytes, stream));
+        CU(cuMemsetD32Async(sets[i].at + 1, 0, 0, stream)); /* nothing is anywhere */
+        CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        CU(cuMemsetD8Async(memory, 1, BYTES, stream));
+        CU(cuMemsetD8Async(sets[i].at, 2, sets[i].bytes, stream));
+        CU(cuMemsetD8Async(sets[i].at, 2, 0, stream));
+        CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32Async(sets[i].at + 1, 2, 4, stream));
+        CU(cuStreamEndCapture(stream, &graph));
+        CU(cuGraphGetNodes(graph, nodes, &count));
+        EXPECT(count == 2, "the graph has %zu nodes", count);
+        for (size_t n = 0; n < count && told.value != 2; n++)
+            CU(cuGraphMemsetNodeGetParams(nodes[n], &told));
+        EXPECT(told.dst == sets[i].at && told.width == sets[i].bytes, "%zu bytes at %llx",
+               told.width, told.dst);
+        CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, graph, 0));
+        CU(cuGraphDestroy(graph));
+    }
+    CU(cuMemsetD8Async(memory, 3, BYTES, stream));
+    CU(cuStreamSynchronize(stream));
+    CU(cuStreamDestroy(stream));
+}
+
 int main(void)
 {
     CUdeviceptr memory;
@@ -425,6 +465,7 @@ int main(void)
     frees_behind_a_host_function();
     graphs_with_host_memory();
     graph_behind_a_copy();
+    sets_that_lead_nowhere(memory);
     CU(cuMemFree(memory));
     driver_stop();
     return finish("driver_captures");

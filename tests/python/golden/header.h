@@ -23,6 +23,7 @@ CUresult cuThingUnload(CUmodule module);
 CUresult cuThingAsk(int *pi, CUfunction function);
 CUresult cuThingSet(CUfunction function, int value);
 CUresult cuThingFill(CUdeviceptr where, size_t bytes);
+CUresult cuThingAim(CUdeviceptr where, size_t bytes);
 CUresult cuThingStart(CUfunction function, unsigned int flags, int level, unsigned int most,
                       unsigned int n, void *where, int reserved);
 CUresult cuThingBegin(CUstream stream);

@@ -363,6 +363,14 @@ static CUresult call_cuThingMark(struct calls *c)
     return r;
 }
 
+static CUresult call_cuThingAim(struct calls *c)
+{
+    CUdeviceptr where = call_address(c);
+    size_t bytes = (size_t)call_number(c, sizeof(size_t));
+    CUresult r = cuThingAim(where, bytes);
+    return r;
+}
+
 const struct call_entry call_entries[] = {
     {1, "cuEventCreate", call_cuEventCreate},
     {2, "cuEventRecord", call_cuEventRecord},
@@ -406,6 +414,7 @@ const struct call_entry call_entries[] = {
     {91, "cuThingRead", call_cuThingRead},
     {92, "cuThingFetch", call_cuThingFetch},
     {93, "cuThingMark", call_cuThingMark},
+    {94, "cuThingAim", call_cuThingAim},
 };
 const unsigned call_entry_count =
     sizeof call_entries / sizeof call_entries[0];

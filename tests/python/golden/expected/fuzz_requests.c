@@ -321,6 +321,15 @@ static uint32_t draw_cuThingMark(struct draw *d, struct gp_header *h)
     return at;
 }
 
+static uint32_t draw_cuThingAim(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuThingAim *q = (void *)h;
+    uint32_t at = sizeof *q;
+    q->where = draw_address(d);
+    q->bytes = (__typeof__(q->bytes))draw_bytes_count(d);
+    return at;
+}
+
 static uint32_t draw_gp_query(struct draw *d, struct gp_header *h)
 {
     struct gp_req_gp_query *q = (void *)h;
@@ -365,6 +374,7 @@ const struct draw_request draw_requests[] = {
     {GP_OP_cuThingRead, "cuThingRead", draw_cuThingRead, true},
     {GP_OP_cuThingFetch, "cuThingFetch", draw_cuThingFetch, true},
     {GP_OP_cuThingMark, "cuThingMark", draw_cuThingMark, true},
+    {GP_OP_cuThingAim, "cuThingAim", draw_cuThingAim, false},
     {GP_OP_gp_query, "gp_query", draw_gp_query, true},
 };
 const unsigned draw_request_count = sizeof draw_requests / sizeof draw_requests[0];

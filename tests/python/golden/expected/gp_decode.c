@@ -390,6 +390,15 @@ bool gp_decode_cuThingMark(const struct gp_header *h, struct gp_args_cuThingMark
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingAim(const struct gp_header *h, struct gp_args_cuThingAim *a)
+{
+    const struct gp_req_cuThingAim *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -558,6 +567,10 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingMark: {
         struct gp_args_cuThingMark a;
         return gp_decode_cuThingMark(h, &a);
+    }
+    case GP_OP_cuThingAim: {
+        struct gp_args_cuThingAim a;
+        return gp_decode_cuThingAim(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

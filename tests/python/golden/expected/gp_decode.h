@@ -197,6 +197,11 @@ struct gp_args_cuThingMark {
 };
 bool gp_decode_cuThingMark(const struct gp_header *h, struct gp_args_cuThingMark *a);
 
+struct gp_args_cuThingAim {
+    const struct gp_req_cuThingAim *q;
+};
+bool gp_decode_cuThingAim(const struct gp_header *h, struct gp_args_cuThingAim *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

@@ -40,6 +40,7 @@ const uint32_t gp_operations[GP_OPERATIONS] = {
     (uint32_t)GP_OP_cuThingRead << 16 | 0x2018,
     (uint32_t)GP_OP_cuThingFetch << 16 | 0xafb3,
     (uint32_t)GP_OP_cuThingMark << 16 | 0x8273,
+    (uint32_t)GP_OP_cuThingAim << 16 | 0xf4a6,
     (uint32_t)GP_OP_gp_query << 16 | 0x7ab6,
     (uint32_t)GP_OP_gp_done << 16 | 0xe843,
 };

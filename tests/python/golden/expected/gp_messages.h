@@ -306,6 +306,12 @@ struct gp_rep_cuThingMark {
     uint32_t n_text;
 };
 
+struct gp_req_cuThingAim {
+    struct gp_header h;
+    CUdeviceptr where;
+    size_t bytes;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

@@ -312,6 +312,11 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .in_context = 1,
         .blocks = 1,
     },
+    [GP_OP_cuThingAim] = {
+        .name = "cuThingAim",
+        .mode = "async",
+        .in_context = 1,
+    },
     [GP_OP_gp_query] = {
         .name = "gp_query",
         .mode = "sync",

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0xc8f5e3f4b1413d61)
+#define GP_SPEC_HASH UINT64_C(0xcf54ac50768925d5)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -57,6 +57,7 @@ enum gp_op {
     GP_OP_cuThingRead = 91,
     GP_OP_cuThingFetch = 92,
     GP_OP_cuThingMark = 93,
+    GP_OP_cuThingAim = 94,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,

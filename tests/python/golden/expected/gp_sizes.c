@@ -43,6 +43,7 @@ static const struct {
     {"cuThingRead", sizeof(struct gp_req_cuThingRead), sizeof(struct gp_rep_cuThingRead)},
     {"cuThingFetch", sizeof(struct gp_req_cuThingFetch), sizeof(struct gp_rep_cuThingFetch)},
     {"cuThingMark", sizeof(struct gp_req_cuThingMark), sizeof(struct gp_rep_cuThingMark)},
+    {"cuThingAim", sizeof(struct gp_req_cuThingAim), 0},
     {"gp_query", sizeof(struct gp_req_gp_query), sizeof(struct gp_rep_gp_query)},
     {"gp_done", sizeof(struct gp_req_gp_done), 0},
 };

@@ -56,6 +56,7 @@ CUresult gpc_body_cuThingWrite(uint64_t where, uint32_t bytes, const void *data)
 CUresult gpc_body_cuThingRead(uint64_t where, uint32_t bytes, void *data);
 CUresult gpc_body_cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream);
 CUresult gpc_body_cuThingMark(CUmodule *module, CUevent event, char *text);
+CUresult gpc_body_cuThingAim(CUdeviceptr where, size_t bytes);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -110,6 +111,7 @@ CUresult gpc_body_cuThingMark(CUmodule *module, CUevent event, char *text);
 #define cuThingRead gpc_body_cuThingRead
 #define cuThingFetch gpc_body_cuThingFetch
 #define cuThingMark gpc_body_cuThingMark
+#define cuThingAim gpc_body_cuThingAim
 #endif
 
 #endif

@@ -13,6 +13,7 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuEventRecord", 2000, 0, GP_OP_cuEventRecord, (void *)(uintptr_t)&cuEventRecord},
     {"cuEventSynchronize", 2000, 0, GP_OP_cuEventSynchronize, (void *)(uintptr_t)&cuEventSynchronize},
     {"cuOld", 2000, 0, GP_OP_cuOld, (void *)(uintptr_t)&cuOld},
+    {"cuThingAim", 9000, 0, GP_OP_cuThingAim, (void *)(uintptr_t)&cuThingAim},
     {"cuThingAllow", 9000, 0, GP_OP_cuThingAllow, (void *)(uintptr_t)&cuThingAllow},
     {"cuThingAsk", 9000, 0, GP_OP_cuThingAsk, (void *)(uintptr_t)&cuThingAsk},
     {"cuThingBegin", 8000, 0, GP_OP_cuThingRecord, (void *)(uintptr_t)&cuThingBegin},
@@ -59,4 +60,4 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingWrite", 9000, 0, GP_OP_cuThingWrite, (void *)(uintptr_t)&cuThingWrite},
 };
 
-const size_t gpc_proc_count = 52;
+const size_t gpc_proc_count = 53;

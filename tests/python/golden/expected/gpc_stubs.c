@@ -381,3 +381,9 @@ GPC_EXPORT CUresult cuThingMark(CUmodule *module, CUevent event, char *text)
     CUresult r = gpc_enter_event(GP_OP_cuThingMark, event);
     return gpc_leave(r ? r : gpc_wire_cuThingMark(module, event, text));
 }
+
+GPC_EXPORT CUresult cuThingAim(CUdeviceptr where, size_t bytes)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingAim, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingAim(where, bytes));
+}

@@ -1725,3 +1725,36 @@ GPC_EXPORT CUresult cuThingMark(CUmodule *module, CUevent event, char *text)
             ? observed_cuThingMark("cuThingMark", gpc_body_cuThingMark, module, event, text)
             : gpc_body_cuThingMark(module, event, text));
 }
+
+static CUresult traced_cuThingAim(const char *name_, CUresult (*body_)(CUdeviceptr, size_t), CUdeviceptr where, size_t bytes)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(where, bytes);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+static GPC_COLD CUresult observed_cuThingAim(const char *name_, CUresult (*body_)(CUdeviceptr, size_t), CUdeviceptr where, size_t bytes)
+{
+    const struct { CUdeviceptr where; size_t bytes; } given_ = {where, bytes};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingAim(name_, body_, where, bytes)
+                      : body_(where, bytes);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingAim(CUdeviceptr where, size_t bytes)
+{
+    return gpc_error_told("cuThingAim",
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
+            ? observed_cuThingAim("cuThingAim", gpc_body_cuThingAim, where, bytes)
+            : gpc_body_cuThingAim(where, bytes));
+}

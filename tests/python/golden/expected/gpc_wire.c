@@ -804,6 +804,25 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingAim_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes)
+{
+    struct gp_req_cuThingAim q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingAim;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    q.bytes = bytes;
+    if ((r = gpc_address_wire(&call, where)))
+        goto fail;
+    q.where = where;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query_on(const struct gpc_route *on, uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

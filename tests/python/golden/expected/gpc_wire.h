@@ -187,6 +187,11 @@ static inline CUresult gpc_wire_cuThingMark(CUmodule *module, CUevent event, cha
 {
     return gpc_wire_cuThingMark_on(NULL, module, event, text);
 }
+CUresult gpc_wire_cuThingAim_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes);
+static inline CUresult gpc_wire_cuThingAim(CUdeviceptr where, size_t bytes)
+{
+    return gpc_wire_cuThingAim_on(NULL, where, bytes);
+}
 CUresult gpc_wire_gp_query_on(const struct gpc_route *on, uint32_t what, void *answer, uint32_t *got_answer);
 static inline CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {

@@ -789,6 +789,19 @@ static int do_cuThingMark(struct gpw_session *s, const struct gp_header *h)
     return gpw_reply(s, h, r, &m);
 }
 
+static int do_cuThingAim(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingAim a;
+    if (!gp_decode_cuThingAim(h, &a))
+        return gpw_session_broken(s, "cuThingAim: the arguments do not fit the message");
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_memory_aim(s, a.q->where, a.q->bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingAim(a.q->where, a.q->bytes);
+    return gpw_async_result(s, h, r);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -898,6 +911,8 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingFetch(s, h);
     case GP_OP_cuThingMark:
         return do_cuThingMark(s, h);
+    case GP_OP_cuThingAim:
+        return do_cuThingAim(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:

@@ -316,6 +316,12 @@ static CUresult no_cuThingMark(CUmodule *module, CUevent event, char *text)
     (void)text;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingAim(CUdeviceptr where, size_t bytes)
+{
+    (void)where;
+    (void)bytes;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -470,5 +476,8 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingMark = (__typeof__(&cuThingMark))dlsym(library, "cuThingMark");
     if (!driver->cuThingMark)
         driver->cuThingMark = no_cuThingMark;
+    driver->cuThingAim = (__typeof__(&cuThingAim))dlsym(library, "cuThingAim");
+    if (!driver->cuThingAim)
+        driver->cuThingAim = no_cuThingAim;
     return 0;
 }

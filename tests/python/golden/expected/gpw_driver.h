@@ -56,6 +56,7 @@ struct gpw_driver {
     __typeof__(&cuThingRead) cuThingRead;
     __typeof__(&cuThingFetch) cuThingFetch;
     __typeof__(&cuThingMark) cuThingMark;
+    __typeof__(&cuThingAim) cuThingAim;
 };
 
 /* 0, or -1 with one line in `error`. */
