@@ -216,26 +216,15 @@ static void mark_events(CUstream stream, const struct sg_op *op)
         }
 }
 
-/* Inside a capture, a launched graph becomes a child graph node. */
-static CUresult capture_launch(CUstream stream, CUgraphExec exec)
-{
-    if (sg_graph_has_memory(exec->graph))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    SG_TRY(sg_capture_add(stream, NULL));
-    CUgraphNode node = stream->tips.nodes[0];
-    node->type = CU_GRAPH_NODE_TYPE_GRAPH;
-    SG_TRY(sg_graph_copy(exec->graph, &node->child));
-    node->child->owned = true;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 {
     EXEC_CHECK(hGraphExec);
     CUstream stream;
     SG_TRY(sg_stream_get(hStream, &stream));
-    if (stream->capture)
-        return capture_launch(stream, hGraphExec);
+    if (stream->capture) {
+        stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     struct sg_op *op;
     SG_TRY(sg_graph_op(hGraphExec->graph, stream->context, true, &op));
     CUresult result = keep_all(hGraphExec->graph, op);
