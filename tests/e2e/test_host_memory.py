@@ -28,6 +28,7 @@ from raw_client import (
 from tenants import BLUE, MIB, RED, MakeServer, Pool, StartTalk, configured, end, most_resident
 from toolchain import Toolchain
 
+INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
 LIMIT = 32 * MIB
 
@@ -86,6 +87,31 @@ def test_buffers_for_graphs(tight: Pool) -> None:
         assert results[0] == 0 and results[-1] == OUT_OF_MEMORY
         assert results.count(0) * 4 * MIB <= LIMIT
         assert most_resident(pid) < before + LIMIT
+
+
+def opened(client: RawClient, name: int, size: int) -> int:
+    return client.result("gp_captured_open", struct.pack("<QQ", name, size))
+
+
+def test_buffers_for_graphs_are_given_back(tight: Pool) -> None:
+    """Under any name and in any size, and nobody reads what is closed."""
+    client, pid = greeted(tight)
+    name, written = 1 << 30, struct.pack("<QII", 1 << 30, 8, 8) + bytes(8)
+    with client:
+        before = most_resident(pid)
+        for at in range(36):
+            size = (1 + at % 4) * MIB - at
+            assert opened(client, name, size) == 0
+            assert opened(client, name, size) == INVALID_VALUE, "the name is taken"
+            assert client.result("gp_captured_write", written) == 0
+            for _ in range(2):
+                assert client.result("gp_captured_close", struct.pack("<Q", name)) == 0
+            assert client.result("gp_captured_write", written) == INVALID_VALUE
+        assert client.result("gp_captured_close", struct.pack("<Q", 1 << 63)) == 0
+        assert opened(client, name, 27 * MIB) == 0, "spare ones give way"
+        assert most_resident(pid) < before + 2 * LIMIT
+        (shown,) = tight.ask(do="status")["sessions"]
+        assert shown["budgets"]["host_memory"]["refused"] <= 1
 
 
 def test_an_image_that_is_never_finished(tight: Pool) -> None:

@@ -46,6 +46,8 @@ void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* Have such a buffer of so many bytes; 0: give it back, if there is one. */
+CUresult gpw_captured_have(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Between such memory and a message. */
 CUresult gpw_bytes_copy(struct gpw_session *s, void *to, const void *from, uint32_t bytes);
 

@@ -8,12 +8,14 @@
 
 #include "budget.h"
 #include "gpw_handlers.h"
+#include "later.h"
 #include "memory_internal.h"
 
 struct gpw_captured {
     struct gpw_captured *next;
     uint64_t address; /* the client's name for it */
-    uint64_t bytes;
+    uint64_t bytes;   /* 0: it is spare */
+    uint64_t room;    /* bytes that it has */
     char *memory;
     CUcontext context; /* which has it pinned */
 };
@@ -24,7 +26,7 @@ struct gpw_captured {
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes)
 {
     for (struct gpw_captured *c = s->memory->captured; c; c = c->next)
-        if (address >= c->address && address - c->address <= c->bytes &&
+        if (c->bytes && address >= c->address && address - c->address <= c->bytes &&
             bytes <= c->bytes - (address - c->address))
             return c->memory + (address - c->address);
     return NULL;
@@ -39,26 +41,114 @@ static CUresult pin(struct gpw_session *s, void **memory, uint64_t bytes)
     return r;
 }
 
-CUresult gpw_gp_captured_open(struct gpw_session *s, uint64_t address, uint64_t bytes)
+/* Eight sizes for each power of two, so that buffers fit again. */
+static uint64_t room_for(uint64_t bytes)
 {
-    if (bytes == 0 || address + bytes < address || gpw_captured_find(s, address, 1))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (bytes > CAPTURED_BYTES_MAX - s->memory->captured_bytes ||
-        !gpw_budget_take(s, GPW_USE_HOST, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t step = 4096;
+    while (bytes / step >= 8 && step < CAPTURED_BYTES_MAX)
+        step *= 2;
+    return (bytes + step - 1) / step * step;
+}
+
+/* The smallest spare one of the current context that is large enough, if it is not much too
+ * large. */
+static struct gpw_captured *spare_for(struct gpw_session *s, uint64_t bytes)
+{
+    struct gpw_captured *best = NULL;
+    CUcontext current = NULL;
+    s->driver->cuCtxGetCurrent(&current);
+    for (struct gpw_captured *c = s->memory->captured; c; c = c->next)
+        if (!c->bytes && c->context == current && c->room >= bytes && c->room / 2 <= bytes &&
+            (!best || c->room < best->room))
+            best = c;
+    return best;
+}
+
+static void forget(struct gpw_session *s, struct gpw_captured **at)
+{
+    struct gpw_captured *c = *at;
+    *at = c->next;
+    s->memory->captured_bytes -= c->room;
+    gpw_budget_give(s, GPW_USE_HOST, c->room);
+    free(c);
+}
+
+/* The driver waits for all work where it frees pinned memory, also for work that waits for us. */
+static void free_spares(struct gpw_session *s)
+{
+    if (gpw_streams_blocked(s))
+        return;
+    bool before = gpw_strict(s, false);
+    for (struct gpw_captured **at = &s->memory->captured; *at;) {
+        if (!(*at)->bytes && s->driver->cuMemFreeHost((*at)->memory) == CUDA_SUCCESS)
+            forget(s, at);
+        else
+            at = &(*at)->next;
+    }
+    gpw_strict(s, before);
+}
+
+static bool take(struct gpw_session *s, uint64_t room)
+{
+    return room <= CAPTURED_BYTES_MAX - s->memory->captured_bytes &&
+           gpw_budget_take(s, GPW_USE_HOST, room);
+}
+
+/* A new one, which is spare still; NULL: there is no memory (`r`). */
+static struct gpw_captured *captured_new(struct gpw_session *s, uint64_t room, CUresult *r)
+{
     struct gpw_captured *c = malloc(sizeof *c);
     void *memory = NULL;
-    CUresult r = c ? pin(s, &memory, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r != CUDA_SUCCESS) {
-        gpw_budget_give(s, GPW_USE_HOST, bytes);
+    *r = c ? pin(s, &memory, room) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (*r != CUDA_SUCCESS) {
+        gpw_budget_give(s, GPW_USE_HOST, room);
         free(c);
-        return r;
+        return NULL;
     }
-    *c = (struct gpw_captured){s->memory->captured, address, bytes, memory, NULL};
+    *c = (struct gpw_captured){.next = s->memory->captured, .room = room, .memory = memory};
     s->driver->cuCtxGetCurrent(&c->context);
     s->memory->captured = c;
-    s->memory->captured_bytes += bytes;
+    s->memory->captured_bytes += room;
+    return c;
+}
+
+static CUresult have(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    CUresult r = CUDA_SUCCESS;
+    if (address + bytes < address || gpw_captured_find(s, address, 1))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > CAPTURED_BYTES_MAX)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gpw_captured *c = spare_for(s, bytes);
+    if (!c) {
+        uint64_t room = room_for(bytes);
+        if (!take(s, room)) {
+            free_spares(s);
+            if (!take(s, room))
+                return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        c = captured_new(s, room, &r);
+    }
+    if (c) {
+        c->address = address;
+        c->bytes = bytes;
+    }
+    return r;
+}
+
+/* Of one that went with its context, there is nothing to say. It is spare, and not freed: a graph
+ * may use it all the same, if the client does not say the truth. */
+static CUresult give_back(struct gpw_session *s, uint64_t address)
+{
+    for (struct gpw_captured *c = s->memory->captured; c; c = c->next)
+        if (c->bytes && c->address == address)
+            c->bytes = 0;
     return CUDA_SUCCESS;
+}
+
+CUresult gpw_captured_have(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    return bytes ? have(s, address, bytes) : give_back(s, address);
 }
 
 CUresult gpw_bytes_copy(struct gpw_session *s, void *to, const void *from, uint32_t bytes)
@@ -72,15 +162,10 @@ CUresult gpw_bytes_copy(struct gpw_session *s, void *to, const void *from, uint3
 void gpw_captured_context_ended(struct gpw_session *s, CUcontext context)
 {
     for (struct gpw_captured **at = &s->memory->captured; *at;) {
-        struct gpw_captured *c = *at;
-        if (c->context != context) {
-            at = &c->next;
-            continue;
-        }
-        *at = c->next;
-        s->memory->captured_bytes -= c->bytes;
-        gpw_budget_give(s, GPW_USE_HOST, c->bytes);
-        free(c);
+        if ((*at)->context == context)
+            forget(s, at);
+        else
+            at = &(*at)->next;
     }
 }
 
