@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "captured_copy.h"
 #include "gpc_wire.h"
 #include "graph_node.h"
 #include "handle.h"
@@ -17,9 +18,19 @@ enum { BEFORE, COPY, BEHIND, NODES };
 static CUresult add_function(CUgraph graph, const CUDA_HOST_NODE_PARAMS *p, uint64_t *made)
 {
     CUgraphNode node = NULL;
-    CUresult r = p->fn ? gpc_host_function_node(p, graph, &node, NULL, NULL) : CUDA_SUCCESS;
+    CUresult r = p->fn ? gpc_host_function_node(p, gpc_copy_let_go, graph, &node, NULL, NULL)
+                       : CUDA_SUCCESS;
     *made = (uint64_t)node;
     return r;
+}
+
+/* What was made for functions that no graph has got. */
+static void let_go(const struct gpc_node_copy *copy, const uint64_t nodes[NODES])
+{
+    if (copy->before.fn && !nodes[BEFORE])
+        gpc_copy_let_go(copy->before.userData);
+    if (copy->behind.fn && !nodes[BEHIND])
+        gpc_copy_let_go(copy->behind.userData);
 }
 
 static CUresult fill(const struct gpc_route *on, CUgraph graph, const struct gpc_node_copy *copy,
@@ -47,13 +58,16 @@ CUresult gpc_graph_copy(const struct gpc_route *on, const struct gpc_node_copy *
     uint64_t nodes[NODES] = {0};
     CUgraph child;
     CUresult r = gpc_wire_cuGraphCreate_on(on, &child, 0);
-    if (r != CUDA_SUCCESS)
+    if (r != CUDA_SUCCESS) {
+        let_go(copy, nodes);
         return r;
+    }
     r = fill(on, child, copy, nodes);
     if (r == CUDA_SUCCESS)
         r = made ? gpc_wire_gp_node_child_on(on, made, graph, child)
                  : gpc_wire_cuGraphExecChildGraphNodeSetParams_on(on, exec, node, child);
     gpc_wire_cuGraphDestroy_on(on, child); /* the node has its own */
+    let_go(copy, nodes);
     for (int i = BEFORE; i < NODES; i++)
         if (nodes[i])
             gpc_handle_drop(nodes[i]);

@@ -197,7 +197,7 @@ static CUresult send_host(const struct target *t, const struct gpc_node_given *g
     if (!p || !p->fn)
         return CUDA_ERROR_INVALID_VALUE;
     t->noted->work.host = *p;
-    return gpc_host_function_node(p, t->graph, t->made, t->exec, t->node);
+    return gpc_host_function_node(p, NULL, t->graph, t->made, t->exec, t->node);
 }
 
 static CUresult send_event(const struct target *t, const struct gpc_node_given *given)

@@ -27,6 +27,8 @@ struct host_function {
     void *data;
     CUresult result;   /* the stream's, for a callback */
     bool in_graph;     /* runs again with every launch of its graph */
+    CUhostFn let_go;   /* of the library's own: run with its data when no graph has it any more */
+    bool gone;         /* due for that, and not to run */
     uint64_t launches; /* of graphs, when it was put into one */
     struct host_function *next;
 };
@@ -77,13 +79,28 @@ bool gpc_host_functions_used(CUcontext ctx)
     return used;
 }
 
+/* All under `lock`. Where one that is submitted is, or NULL is. */
+static struct host_function **submitted_find(struct queue *queue, uint64_t cookie)
+{
+    struct host_function **at = &queue->submitted;
+    while (*at && (*at)->cookie != cookie)
+        at = &(*at)->next;
+    return at;
+}
+
+static void due_add(struct queue *queue, struct host_function *f)
+{
+    f->next = NULL;
+    *queue->due_end = f;
+    queue->due_end = &f->next;
+    pthread_cond_broadcast(&changed);
+}
+
 void gpc_on_gp_host_call(struct gpc_session *s, const struct gp_req_gp_host_call *q)
 {
     struct queue *queue = &queues[s->index];
     pthread_mutex_lock(&lock);
-    struct host_function **at = &queue->submitted;
-    while (*at && (*at)->cookie != q->cookie)
-        at = &(*at)->next;
+    struct host_function **at = submitted_find(queue, q->cookie);
     struct host_function *f = *at;
     if (f && f->in_graph && f->launches == launches_of(s)) {
         f = NULL; /* a worker that lies: no graph was launched that could have it */
@@ -99,11 +116,23 @@ void gpc_on_gp_host_call(struct gpc_session *s, const struct gp_req_gp_host_call
         *at = f->next;
     }
     if (f) {
-        f->next = NULL;
         f->result = gpc_result_from((int32_t)q->stream_result);
-        *queue->due_end = f;
-        queue->due_end = &f->next;
-        pthread_cond_broadcast(&changed);
+        due_add(queue, f);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Behind what is due of it, which may use the same data. */
+void gpc_on_gp_host_gone(struct gpc_session *s, const struct gp_req_gp_host_gone *q)
+{
+    struct queue *queue = &queues[s->index];
+    pthread_mutex_lock(&lock);
+    struct host_function **at = submitted_find(queue, q->cookie);
+    struct host_function *f = *at;
+    if (f && f->in_graph) { /* else a worker that lies */
+        *at = f->next;
+        f->gone = true;
+        due_add(queue, f);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -121,10 +150,8 @@ static struct host_function *take_due(struct queue *queue)
     return f;
 }
 
-static void run(struct queue *queue, struct host_function *f)
+static void call_one(const struct gpc_route *on, struct host_function *f)
 {
-    struct gpc_session *s = queue->session;
-    const struct gpc_route on = gpc_route_to(s);
     gpc_thread()->host_function = true; /* it touches managed memory without waiting for itself */
     gpc_mapped_waited();
     if (f->function)
@@ -132,7 +159,17 @@ static void run(struct queue *queue, struct host_function *f)
     else
         f->callback(f->stream, f->result, f->data);
     gpc_mapped_waited(); /* and what it has written is there before the stream goes on */
-    gpc_wire_gp_host_done_on(&on, f->cookie);
+    gpc_wire_gp_host_done_on(on, f->cookie);
+}
+
+static void run(struct queue *queue, struct host_function *f)
+{
+    struct gpc_session *s = queue->session;
+    const struct gpc_route on = gpc_route_to(s);
+    if (!f->gone)
+        call_one(&on, f);
+    else if (f->let_go)
+        f->let_go(f->data);
     if (gpc_session_works(s))
         s->transport->flush(s->channel);
     outstanding_change(queue, -1);
@@ -215,9 +252,7 @@ static CUresult submitted(struct gpc_session *s, uint64_t cookie, CUresult r)
     if (r == CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);
-    struct host_function **at = &queue->submitted;
-    while (*at && (*at)->cookie != cookie)
-        at = &(*at)->next;
+    struct host_function **at = submitted_find(queue, cookie);
     struct host_function *f = *at;
     if (f) {
         *at = f->next;
@@ -239,11 +274,12 @@ static CUresult add(struct gpc_route *on, const struct host_function *what, uint
                          gpc_wire_gp_host_function_on(on, what->stream, cookie, flags));
 }
 
-CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUgraph graph, CUgraphNode *made,
-                                CUgraphExec exec, CUgraphNode node)
+CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUhostFn let_go, CUgraph graph,
+                                CUgraphNode *made, CUgraphExec exec, CUgraphNode node)
 {
     struct gpc_session *s = gpc_session_of_handle(made ? (uint64_t)graph : (uint64_t)node);
-    const struct host_function f = {.function = p->fn, .data = p->userData, .in_graph = true};
+    const struct host_function f = {
+        .function = p->fn, .data = p->userData, .in_graph = true, .let_go = let_go};
     uint64_t cookie;
     if (!s)
         return CUDA_ERROR_INVALID_VALUE;
@@ -276,10 +312,10 @@ CUresult gpc_graph_keeps(CUgraph graph, uint32_t count, CUhostFn gone, void *arg
 }
 
 CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhostFn function,
-                                   void *arg)
+                                   CUhostFn let_go, void *arg)
 {
     struct host_function f = {
-        .function = function, .stream = stream, .data = arg, .in_graph = true};
+        .function = function, .stream = stream, .data = arg, .in_graph = true, .let_go = let_go};
     return add(on, &f, GP_HOST_HIDDEN);
 }
 

@@ -15,14 +15,15 @@ unsigned gpc_host_functions_outstanding(void);
 bool gpc_host_functions_used(CUcontext ctx);
 
 /* Capture a function of the library's own into a graph. The application does not see
- * its node. `arg` must stay valid until the process ends. */
+ * its node. `arg` is the graph's after success: `let_go` is called with it, on the same thread, when
+ * no graph has the function any more. */
 CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhostFn function,
-                                   void *arg);
+                                   CUhostFn let_go, void *arg);
 
-/* A function of the application's as a node: to make in a graph, or to change, in an
- * instantiated graph if that is given. */
-CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUgraph graph, CUgraphNode *made,
-                                CUgraphExec exec, CUgraphNode node);
+/* A function as a node: to make in a graph, or to change, in an instantiated graph if that is
+ * given. `let_go`: as above, NULL for the application's. */
+CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUhostFn let_go, CUgraph graph,
+                                CUgraphNode *made, CUgraphExec exec, CUgraphNode node);
 
 /* What such a function is, by its name; false: there is none. */
 bool gpc_host_function_told(CUgraphNode node, uint64_t cookie, CUDA_HOST_NODE_PARAMS *p);

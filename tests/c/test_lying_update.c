@@ -74,7 +74,8 @@ static void functions_of_no_launch(void **state)
     const uint64_t graph = gpc_handle_new(GP_HANDLE_GRAPH, 0);
     CUgraphNode node;
     s->graph_launches++;
-    assert_int_equal(gpc_host_function_node(&p, (CUgraph)graph, &node, NULL, NULL), CUDA_SUCCESS);
+    assert_int_equal(gpc_host_function_node(&p, NULL, (CUgraph)graph, &node, NULL, NULL),
+                     CUDA_SUCCESS);
     const struct gp_req_gp_host_call call = {.h = {.size = sizeof call, .op = GP_OP_gp_host_call},
                                              .cookie = 1}; /* the first one's name */
     for (int i = 0; i < 10; i++)
@@ -87,10 +88,44 @@ static void functions_of_no_launch(void **state)
     assert_int_equal(__atomic_load_n(&runs, __ATOMIC_SEQ_CST), 1);
 }
 
+/* A worker that says it of none, or twice, or before its last call was run: the function is let go
+ * of once, behind what is due of it, and never runs again. */
+static void functions_that_are_gone(void **state)
+{
+    (void)state;
+    struct gpc_session *s = fake_session();
+    const struct timespec moment = {0, 1000000};
+    int runs = 0, gone = 0;
+    const CUDA_HOST_NODE_PARAMS p = {run_up, &runs}, of_ours = {run_up, &gone};
+    const uint64_t graph = gpc_handle_new(GP_HANDLE_GRAPH, 0);
+    CUgraphNode node;
+    unsigned before = gpc_host_functions_outstanding();
+    assert_int_equal(gpc_host_function_node(&p, NULL, (CUgraph)graph, &node, NULL, NULL),
+                     CUDA_SUCCESS);
+    assert_int_equal(gpc_host_function_node(&of_ours, run_up, (CUgraph)graph, &node, NULL, NULL),
+                     CUDA_SUCCESS);
+    assert_int_equal(gpc_host_functions_outstanding(), before + 2);
+    const uint64_t names[] = {99, 2, 2, 3, 3, UINT64_MAX}; /* 1 was the first test's */
+    s->graph_launches++;
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct gp_req_gp_host_gone said = {
+            .h = {.size = sizeof said, .op = GP_OP_gp_host_gone}, .cookie = names[i]};
+        const struct gp_req_gp_host_call call = {
+            .h = {.size = sizeof call, .op = GP_OP_gp_host_call}, .cookie = names[i]};
+        fake_say(&said, sizeof said);
+        fake_say(&call, sizeof call);
+    }
+    while (gpc_host_functions_outstanding() > before)
+        nanosleep(&moment, NULL);
+    assert_int_equal(__atomic_load_n(&runs, __ATOMIC_SEQ_CST), 0);
+    assert_int_equal(__atomic_load_n(&gone, __ATOMIC_SEQ_CST), 1);
+}
+
 int main(void)
 {
     alarm(120);
     const struct CMUnitTest tests[] = {cmocka_unit_test(results_of_an_update),
-                                       cmocka_unit_test(functions_of_no_launch)};
+                                       cmocka_unit_test(functions_of_no_launch),
+                                       cmocka_unit_test(functions_that_are_gone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

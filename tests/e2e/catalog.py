@@ -107,6 +107,7 @@ DRIVER_PROGRAMS = (
     Program("driver_graph_nodes", "driver_graph_nodes", driver=True),
     Program("driver_graph_edges", "driver_graph_edges", driver=True),
     Program("driver_graph_host", "driver_graph_host", driver=True),
+    Program("driver_graph_again", "driver_graph_again", driver=True),
     Program("driver_graph_conditions", "driver_graph_conditions", driver=True),
     Program("driver_graph_memory", "driver_graph_memory", driver=True),
     Program("driver_graph_told", "driver_graph_told", driver=True),

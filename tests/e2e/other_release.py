@@ -21,7 +21,12 @@ LACKING = ("cuStreamWriteValue32_v2", "cuGraphClone")
 #: What it waits for and today's does not, or the reverse: the form differs.
 OTHER_FORM = "cuCtxSetCacheConfig"
 #: Messages of ours under numbers that today's does not have.
-RENUMBERED = {"gp_fence": 65001, "gp_output": 65002}
+RENUMBERED = {
+    "gp_fence": 65001,
+    "gp_output": 65002,
+    "gp_captured_close": 65003,
+    "gp_host_gone": 65004,
+}
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,13 @@ def test_buffers_for_graphs_are_given_back(tight: Pool) -> None:
         assert shown["budgets"]["host_memory"]["refused"] <= 1
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_graphs_that_come_and_go(tight: Pool, transport: str) -> None:
+    """Their buffers come to more than the worker may have."""
+    result = tight.run(transport, "driver_graph_again", **BLUE)
+    assert result.returncode == 0, result.explain()
+
+
 def test_an_image_that_is_never_finished(tight: Pool) -> None:
     client, _ = greeted(tight)
     with client:

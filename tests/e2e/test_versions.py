@@ -123,6 +123,15 @@ def test_a_message_that_one_side_lacks_is_done_without(
     assert not result.own_lines()
 
 
+def test_graphs_that_one_side_does_not_give_back(
+    run: Callable[..., Result], toolchain: Toolchain
+) -> None:
+    """Their host functions and buffers stay until the session ends, and work."""
+    result = run([str(toolchain.driver_program("driver_graph"))], "shm")
+    assert result.returncode == 0, result.explain()
+    assert not result.own_lines()
+
+
 def test_a_worker_does_not_say_what_the_client_lacks(
     run: Callable[..., Result], toolchain: Toolchain
 ) -> None:

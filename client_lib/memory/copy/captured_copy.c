@@ -14,6 +14,7 @@
 #include "call.h"
 #include "gpc_wire.h"
 #include "host_function.h"
+#include "operations_there.h"
 #include "plan.h"
 #include "session.h"
 
@@ -81,6 +82,16 @@ static void CUDA_CB fetch_bytes(void *arg)
     each_row(arg, fetch_row);
 }
 
+/* No graph has it any more, or none has got it. */
+void CUDA_CB gpc_copy_let_go(void *arg)
+{
+    struct captured_copy *c = arg;
+    const struct gpc_route on = gpc_route_to(c->session);
+    if (gpc_session_has(c->session, GP_OP_gp_captured_close))
+        gpc_wire_gp_captured_close_on(&on, c->buffer);
+    free(c);
+}
+
 /* A buffer of the worker's for rows of host memory; NULL without memory or room there (`r`). */
 static struct captured_copy *open_buffer(const struct gpc_route *on, uint64_t host,
                                          const struct gp_span *span, const struct gpc_rows *rows,
@@ -112,9 +123,9 @@ static CUresult capture(struct gpc_copy *c, uint64_t device, uint64_t host, size
     if (!kept)
         return r;
     if (to_device)
-        r = gpc_host_function_capture(c->on, c->stream, send_bytes, kept);
+        r = gpc_host_function_capture(c->on, c->stream, send_bytes, gpc_copy_let_go, kept);
     if (r != CUDA_SUCCESS) {
-        free(kept);
+        gpc_copy_let_go(kept);
         return r;
     }
     uint64_t buffer = kept->buffer;
@@ -123,10 +134,10 @@ static CUresult capture(struct gpc_copy *c, uint64_t device, uint64_t host, size
             : gpc_wire_gp_copy_on(c->on, to_device ? device : buffer, to_device ? buffer : device,
                                   bytes, c->stream, to_device ? 1 : 2);
     if (r == CUDA_SUCCESS && !to_device)
-        r = gpc_host_function_capture(c->on, c->stream, fetch_bytes, kept);
+        r = gpc_host_function_capture(c->on, c->stream, fetch_bytes, gpc_copy_let_go, kept);
     if (r != CUDA_SUCCESS && !to_device)
-        free(kept);
-    return r; /* else `kept` is the graph's, which may run for as long as the session */
+        gpc_copy_let_go(kept);
+    return r; /* else `kept` is the graph's */
 }
 
 static CUresult row(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
@@ -182,6 +193,8 @@ CUresult gpc_copy_moved(struct gpc_copy *c, CUDA_HOST_NODE_PARAMS *before,
         r = end_moved(c, &c->src, send_bytes, before);
     if (r == CUDA_SUCCESS && own & GPC_COPY_TO_OWN)
         r = end_moved(c, &c->dst, fetch_bytes, behind);
+    if (r != CUDA_SUCCESS && own & GPC_COPY_FROM_OWN && before->fn)
+        gpc_copy_let_go(before->userData);
     if (own & GPC_COPY_FROM_OWN)
         c->src.span = dense;
     if (own & GPC_COPY_TO_OWN)

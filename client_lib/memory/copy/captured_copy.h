@@ -17,8 +17,9 @@ CUresult gpc_stream_captures(const struct gpc_route *on, CUstream stream, bool *
 struct gpc_copy;
 unsigned gpc_copy_own_ends(const struct gpc_copy *c);
 /* They become buffers of the worker's, with the functions that a graph must run before the copy
- * and behind it. */
+ * and behind it. What those have goes by gpc_copy_let_go. */
 CUresult gpc_copy_moved(struct gpc_copy *c, CUDA_HOST_NODE_PARAMS *before,
                         CUDA_HOST_NODE_PARAMS *behind);
+void CUDA_CB gpc_copy_let_go(void *arg);
 
 #endif

@@ -11,6 +11,7 @@
 #include "graph_budget.h"
 #include "growth.h"
 #include "handles.h"
+#include "host_function.h"
 #include "memory_internal.h"
 
 CUresult gpw_node_changed(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUresult r)
@@ -219,8 +220,10 @@ CUresult gpw_cuGraphDestroyNode(struct gpw_session *s, CUgraphNode hNode)
 {
     if (gpw_graph_is_beside_hidden(s, hNode))
         return CUDA_ERROR_NOT_SUPPORTED;
+    struct host_function *f = gpw_host_function_of(s, hNode);
     CUresult r = s->driver->cuGraphDestroyNode(hNode);
     if (r == CUDA_SUCCESS) {
+        gpw_host_function_left(s, f);
         gpw_graph_shrinks(s, (uint64_t)hNode);
         gpw_handle_node_gone(s, (uint64_t)hNode);
     }
@@ -416,7 +419,9 @@ CUresult gpw_gp_graph_exec_update(struct gpw_session *s, CUgraphExec exec, CUgra
         *node = gpw_handle_name(s, (uint64_t)info.errorNode, (uint64_t)graph);
     if (info.errorFromNode)
         *from = gpw_handle_name(s, (uint64_t)info.errorFromNode, (uint64_t)graph);
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS) {
         exec_takes_over(s, exec, graph);
+        gpw_host_functions_replaced(s, gpw_handle_find(s, GP_HANDLE_GRAPH_EXEC, (uint64_t)exec));
+    }
     return CUDA_SUCCESS;
 }

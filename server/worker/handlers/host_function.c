@@ -2,6 +2,9 @@
  * Host functions. The stream has a function of ours that blocks the stream
  * (on a thread of the driver's) until the client has run its own. The loop sends
  * gp_host_call when ours has been reached.
+ *
+ * One that is in a graph comes again with every launch, until nothing can come to it any more
+ * (host_function_kept.c): then the loop sends gp_host_gone.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,25 +15,7 @@
 #include "graph_node.h"
 #include "handles.h"
 #include "host_function.h"
-
-enum stage { WAITING, REACHED, TOLD, DONE };
-
-struct host_function {
-    struct gpw_wait wait;
-    struct gpw_host_functions *all;
-    uint64_t cookie;
-    bool in_graph;    /* comes again with every launch of the graph: never over */
-    bool aside;       /* no stream comes to it: the driver does when nothing keeps it any more */
-    enum stage stage; /* under `lock` */
-    CUresult stream_result;
-    bool abandoned;   /* the loop has let go: whoever is last frees */
-    unsigned running; /* threads of the driver's that are inside */
-    /* What a graph keeps: the driver's object, and how often that graph alone does. */
-    CUuserObject object;
-    uint64_t graph, graph_birth;
-    uint32_t held;
-    struct host_function *next;
-};
+#include "host_function_kept.h"
 
 /* With what the driver keeps of it. */
 #define FUNCTION_BYTES (sizeof(struct host_function) + 512)
@@ -40,16 +25,6 @@ static void function_free(struct gpw_session *s, struct host_function *f)
     gpw_budget_give(s, GPW_USE_WAITS, FUNCTION_BYTES);
     free(f);
 }
-
-struct gpw_host_functions {
-    struct gpw_session *session; /* for its budget, on any thread */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    struct host_function *list;
-    /* Some graph has a host function, and so many launches of graphs are under way. */
-    bool in_graphs;
-    unsigned graphs_running;
-};
 
 int gpw_host_functions_open(struct gpw_session *s)
 {
@@ -65,8 +40,8 @@ int gpw_host_functions_open(struct gpw_session *s)
 
 static void graph_over(struct gpw_session *s, void *arg, CUresult result)
 {
-    (void)arg, (void)result;
-    s->host_functions->graphs_running--;
+    (void)s, (void)result;
+    --*(unsigned *)arg;
 }
 
 /* A graph that nobody sees running might be blocked at a host function while the driver waits. */
@@ -77,13 +52,14 @@ CUresult gpw_cuGraphLaunch(struct gpw_session *s, CUgraphExec hGraph, CUstream h
     struct gpw_after *after;
     if (!all->in_graphs || s->driver->cuStreamIsCapturing(hStream, &capture) != CUDA_SUCCESS ||
         capture != CU_STREAM_CAPTURE_STATUS_NONE)
-        return s->driver->cuGraphLaunch(hGraph, hStream);
-    CUresult r = gpw_after_prepare(s, hStream, graph_over, NULL, &after);
+        return s->driver->cuGraphLaunch(hGraph, hStream); /* a capture takes none */
+    unsigned *running = &all->running[all->epoch % 2];
+    CUresult r = gpw_after_prepare(s, hStream, graph_over, running, &after);
     if (r != CUDA_SUCCESS)
         return r;
-    all->graphs_running++;
+    ++*running;
     r = gpw_after_submitted(s, after, hStream, s->driver->cuGraphLaunch(hGraph, hStream));
-    all->graphs_running -= r != CUDA_SUCCESS;
+    *running -= r != CUDA_SUCCESS;
     return r;
 }
 
@@ -91,7 +67,7 @@ bool gpw_host_functions_pending(struct gpw_session *s)
 {
     struct gpw_host_functions *all = s->host_functions;
     /* those of graphs stay in the list, and hold nothing up while no graph runs */
-    bool pending = all->graphs_running > 0;
+    bool pending = all->running[0] || all->running[1];
     pthread_mutex_lock(&all->lock);
     for (struct host_function *f = all->list; f && !pending; f = f->next)
         pending = !(f->in_graph || f->aside) || f->stage != WAITING;
@@ -112,9 +88,9 @@ static void reach(struct host_function *f, CUresult result)
     f->stage = REACHED;
     while (f->stage != DONE && !f->abandoned)
         pthread_cond_wait(&all->changed, &all->lock);
-    /* a graph keeps its address, and may come again however often it came */
-    bool mine = f->abandoned && !f->in_graph;
     f->running--;
+    /* a graph keeps its address, and may come again however often it came */
+    bool mine = f->abandoned && (!f->in_graph || (f->gone && !f->running));
     f->stage = f->in_graph ? WAITING : DONE;
     pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
@@ -131,6 +107,19 @@ static void CUDA_CB on_callback(CUstream stream, CUresult result, void *arg)
 {
     (void)stream;
     reach(arg, result);
+}
+
+/* Nothing of the driver's comes to it any more; no call of CUDA is allowed here. */
+void CUDA_CB gpw_function_gone(void *arg)
+{
+    struct host_function *f = arg;
+    struct gpw_host_functions *all = f->all;
+    pthread_mutex_lock(&all->lock);
+    f->gone = true;
+    bool mine = f->abandoned && !f->running;
+    pthread_mutex_unlock(&all->lock);
+    if (mine)
+        function_free(all->session, f);
 }
 
 /* No thread of the driver's waits for the client here: it may be the one that ends a graph. */
@@ -155,12 +144,21 @@ static void unlink_function(struct host_function *f)
         *at = f->next;
 }
 
+/* --- waits ------------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static bool is_over(const struct host_function *f)
+{
+    return !f->running && (f->stage == DONE || (f->gone && f->stage == WAITING));
+}
+
 static bool host_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     struct host_function *f = (struct host_function *)w;
     struct gpw_host_functions *all = s->host_functions;
+    gpw_exec_look(s, f);
     pthread_mutex_lock(&all->lock);
-    bool ready = f->stage == REACHED || (f->stage == DONE && !f->running);
+    bool ready = f->stage == REACHED || is_over(f);
     pthread_mutex_unlock(&all->lock);
     return ready;
 }
@@ -170,7 +168,7 @@ static bool host_poll(struct gpw_session *s, struct gpw_wait *w)
     struct host_function *f = (struct host_function *)w;
     struct gpw_host_functions *all = s->host_functions;
     pthread_mutex_lock(&all->lock);
-    bool tell = f->stage == REACHED, over = f->stage == DONE && !f->running;
+    bool tell = f->stage == REACHED, over = is_over(f);
     if (tell)
         f->stage = TOLD;
     if (over)
@@ -178,6 +176,8 @@ static bool host_poll(struct gpw_session *s, struct gpw_wait *w)
     pthread_mutex_unlock(&all->lock);
     if (tell)
         gpw_notify_gp_host_call(s, f->cookie, (uint32_t)f->stream_result);
+    if (over && f->in_graph)
+        gpw_notify_gp_host_gone(s, f->cookie);
     if (over)
         function_free(s, f);
     return over;
@@ -190,7 +190,7 @@ static void host_cancel(struct gpw_session *s, struct gpw_wait *w)
     pthread_mutex_lock(&all->lock);
     unlink_function(f);
     f->abandoned = true;
-    bool mine = f->aside && f->stage != WAITING;
+    bool mine = (f->aside && f->stage != WAITING) || (f->gone && !f->running);
     pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
     if (mine)
@@ -229,7 +229,7 @@ static struct host_function *function_new(struct gpw_session *s, uint64_t cookie
 /* The driver has it now, or would not take it. */
 static CUresult function_given(struct gpw_session *s, struct host_function *f, CUresult r)
 {
-    if (r == CUDA_SUCCESS) {
+    if (r == CUDA_SUCCESS || f->object) { /* whose end is waited for */
         gpw_wait_add(s, &f->wait);
         return r;
     }
@@ -240,34 +240,68 @@ static CUresult function_given(struct gpw_session *s, struct host_function *f, C
     return r;
 }
 
+/* Into the graph that a stream captures, which is asked for here: the client is not. What the
+ * driver then refuses is over with that graph. */
+static CUresult captured_into(struct gpw_session *s, CUstream stream, struct host_function *f)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph graph = NULL;
+    CUresult r = gpw_capture_of(s, stream, &state, &id, &graph);
+    if (r == CUDA_SUCCESS && state == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        gpw_function_kept(s, f, graph);
+    return r;
+}
+
 CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t cookie,
                               uint32_t flags)
 {
-    /* what a graph keeps must never be freed, so the client is not asked */
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
     if (r != CUDA_SUCCESS)
         return r;
-    struct host_function *f = function_new(
-        s, cookie, capture == CU_STREAM_CAPTURE_STATUS_NONE ? ONCE : IN_GRAPH);
+    bool captures = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    struct host_function *f = function_new(s, cookie, captures ? IN_GRAPH : ONCE);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (captures && (r = captured_into(s, stream, f)) != CUDA_SUCCESS)
+        return function_given(s, f, r);
     r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
                                  : s->driver->cuLaunchHostFunc(stream, on_function, f);
     r = function_given(s, f, r);
     return r == CUDA_SUCCESS && flags & GP_HOST_HIDDEN ? gpw_graph_hide_last(s, stream) : r;
 }
 
+/* A node of a graph: one that is made, or one that has another function until now. */
+static CUresult node_of_graph(struct gpw_session *s, CUgraphNode *made, CUgraph graph,
+                              CUgraphNode node, struct host_function *f)
+{
+    const CUDA_HOST_NODE_PARAMS p = {.fn = on_function, .userData = f};
+    struct host_function *before = made ? NULL : gpw_host_function_of(s, node);
+    gpw_function_kept(s, f, graph);
+    CUresult r = made ? s->driver->cuGraphAddHostNode(made, graph, NULL, 0, &p)
+                      : s->driver->cuGraphHostNodeSetParams(node, &p);
+    if (r == CUDA_SUCCESS)
+        gpw_host_function_left(s, before);
+    else
+        gpw_function_never_had(s, f);
+    return r;
+}
+
 CUresult gpw_node_host(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
                        CUgraphNode node, uint64_t cookie)
 {
+    uint64_t of_node = (uint64_t)graph;
+    CUresult r = made ? CUDA_SUCCESS
+                      : gpw_handle_get(s, GP_HANDLE_GRAPH, gpw_handle_graph_of(s, (uint64_t)node),
+                                       false, &of_node);
+    if (r != CUDA_SUCCESS)
+        return r;
     struct host_function *f = function_new(s, cookie, IN_GRAPH);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUDA_HOST_NODE_PARAMS p = {.fn = on_function, .userData = f};
-    CUresult r = made   ? s->driver->cuGraphAddHostNode(made, graph, NULL, 0, &p)
-                 : exec ? s->driver->cuGraphExecHostNodeSetParams(exec, node, &p)
-                        : s->driver->cuGraphHostNodeSetParams(node, &p);
+    r = exec ? gpw_function_of_exec(s, (CUgraph)of_node, exec, node, on_function, f)
+             : node_of_graph(s, made, (CUgraph)of_node, node, f);
     return function_given(s, f, r);
 }
 
