@@ -20,6 +20,7 @@
 #include "memory_file.h"
 #include "session.h"
 #include "shared.h"
+#include "spare.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
@@ -168,9 +169,10 @@ static CUresult name_of(enum gp_ipc_kind kind, uint64_t what, struct gp_ipc_name
     case GP_IPC_POOL:
         return pool_name((CUmemoryPool)what, name);
     case GP_IPC_RANGE:
-        return gpc_range_find(what, &range) && range.kind == GPC_RANGE_DEVICE
-                   ? gpc_wire_gp_ipc_name_range(what, name)
-                   : CUDA_ERROR_INVALID_VALUE;
+        if (!gpc_range_find(what, &range) || range.kind != GPC_RANGE_DEVICE)
+            return CUDA_ERROR_INVALID_VALUE;
+        gpc_spare_named(&range);
+        return gpc_wire_gp_ipc_name_range(what, name);
     default:
         return gpc_wire_gp_ipc_name_event((CUevent)what, name);
     }

@@ -1,4 +1,4 @@
-/* Device memory: allocated by the worker, known by its address here. */
+/* Device memory: the worker's, or what was freed here (spare.h); known by its address. */
 #include "memory.h"
 
 #include <string.h>
@@ -16,6 +16,7 @@
 #include "remote_host.h"
 #include "session.h"
 #include "shared.h"
+#include "spare.h"
 
 /* No driver gives addresses beyond (57 bits, five levels of tables). */
 #define ADDRESS_END (UINT64_C(1) << 57)
@@ -108,6 +109,21 @@ CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
     return r || gpc_session_of_address(address) ? r : gpc_managed_variable(address, bytes);
 }
 
+/* Freed memory that is free again, else the worker's. */
+static CUresult allocate(CUdeviceptr *dptr, size_t bytes)
+{
+    struct gpc_route on = gpc_route_here();
+    CUdeviceptr at;
+    CUresult r = gpc_route_session(&on) ? gpc_spare_take(&on, &at, bytes) : CUDA_ERROR_NOT_READY;
+    if (r == CUDA_ERROR_NOT_READY)
+        r = gpc_wire_cuMemAlloc_v2(&at, bytes);
+    if (r == CUDA_SUCCESS)
+        r = gpc_memory_keep(0, at, bytes, GPC_RANGE_DEVICE);
+    if (r == CUDA_SUCCESS)
+        *dptr = at;
+    return r;
+}
+
 /* Of whole rows that begin where the GPU reads fast; 0: that is more than there is. */
 static size_t pitched(size_t width, size_t height, size_t *pitch)
 {
@@ -119,22 +135,13 @@ static size_t pitched(size_t width, size_t height, size_t *pitch)
     return __builtin_mul_overflow(*pitch, height, &bytes) ? 0 : bytes;
 }
 
-GPC_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
-                                       size_t Height, unsigned int ElementSizeBytes)
+CUresult gpc_memory_alloc(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemAllocPitch_v2, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0 ||
-        (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16))
-        return gpc_leave(CUDA_ERROR_INVALID_VALUE);
-    size_t pitch, bytes = pitched(WidthInBytes, Height, &pitch);
-    r = bytes ? gpc_wire_cuMemAlloc_v2(dptr, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS)
-        r = gpc_memory_keep(0, *dptr, bytes, GPC_RANGE_DEVICE);
-    if (r == CUDA_SUCCESS)
-        *pPitch = pitch;
-    return gpc_leave(r);
+    size_t own = width, bytes = pitch ? pitched(width, height, &own) : width;
+    CUresult r = bytes ? allocate(dptr, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS && pitch)
+        *pitch = own;
+    return r;
 }
 
 enum gpc_needs gpc_free_needs(uint64_t address)
@@ -154,8 +161,10 @@ CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr)
     if (range.kind == GPC_RANGE_IMPORTED)
         return gpc_ipc_close(on, dptr, range.kind);
     bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_forget(&range);
-    CUresult r = range.kind == GPC_RANGE_MANAGED ? gpc_managed_free(on, dptr)
-                                                 : gpc_wire_cuMemFree_v2_on(on, dptr);
+    CUresult r = range.kind == GPC_RANGE_DEVICE ? gpc_spare_free(on, &range) : CUDA_ERROR_NOT_READY;
+    if (r == CUDA_ERROR_NOT_READY)
+        r = range.kind == GPC_RANGE_MANAGED ? gpc_managed_free(on, dptr)
+                                            : gpc_wire_cuMemFree_v2_on(on, dptr);
     if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && forget)
         gpc_range_add(&range);
     return r;

@@ -32,6 +32,8 @@ CUresult gpc_managed_batch(const struct gpc_route *on, const CUdeviceptr *at, co
                            size_t count, const CUmemLocation *locations, const size_t *first,
                            size_t location_count, unsigned long long flags);
 CUdevice gpc_memory_device(uint64_t address);
+/* Allocate in the current context; with `pitch`, rows of so many bytes that begin aligned. */
+CUresult gpc_memory_alloc(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height);
 /* Note what was allocated or mapped: on the device of `from`, the memory's handle, or of the
  * current context if that is 0. UNKNOWN if that cannot be. */
 CUresult gpc_memory_keep(uint64_t from, CUdeviceptr at, size_t bytes, enum gpc_range_kind kind);

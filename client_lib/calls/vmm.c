@@ -8,6 +8,17 @@
 #include "handle.h"
 #include "ranges.h"
 #include "session.h"
+#include "shared.h"
+
+GPC_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                             CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemMap, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = gpc_wire_cuMemMap(ptr, size, offset, handle, flags);
+    return gpc_leave(r ? r : gpc_memory_keep((uint64_t)handle, ptr, size, GPC_RANGE_MAPPED));
+}
 
 GPC_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {

@@ -52,6 +52,9 @@ struct gpc_call {
     unsigned out_count;
 
     uint64_t only_behind; /* not sent, NOT_READY, unless this is the last message; 0: always */
+    /* likewise unless nothing that tidies was sent behind message `tidied` (memory/spare.h) */
+    bool only_tidied;
+    uint64_t tidied;
     /* the device addresses that it names; more than there is room for count, too */
     uint64_t address[GPC_CALL_ADDRESSES];
     unsigned address_count;

@@ -30,6 +30,7 @@
 #include "observe.h"
 #include "operations_there.h"
 #include "process.h"
+#include "spare.h"
 #include "stats.h"
 #include "timeline.h"
 
@@ -286,6 +287,13 @@ static int follow_captures(struct gpc_session *s, const struct gpc_thread *t)
     return r;
 }
 
+/* Under submit_lock: what its caller knew when it decided to send it. */
+static bool holds(const struct gpc_session *s, const struct gpc_call *call)
+{
+    return (!call->only_behind || call->only_behind == s->last_seq) &&
+           (!call->only_tidied || call->tidied == s->tidied_seq);
+}
+
 /* Number the call, list it if it is waited for, send it. */
 static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
 {
@@ -295,7 +303,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     int cancel = gpc_cancel_off();
     bool managed = gpc_managed_before(call);
     pthread_mutex_lock(&s->submit_lock);
-    if (call->only_behind && call->only_behind != s->last_seq) {
+    if (!holds(s, call)) {
         pthread_mutex_unlock(&s->submit_lock);
         if (managed)
             gpc_managed_after();
@@ -308,6 +316,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     if (gp_op_table[h->op].work == GP_WORK_GRAPH) /* before the worker can say what it ran */
         __atomic_add_fetch(&s->graph_launches, 1, __ATOMIC_RELEASE);
     call->seq = h->seq = ++s->last_seq;
+    gpc_spare_sent(s, h);
     gpc_activity_sent(s, call->seq);
     if (wait && !waiting_list(s, call))
         r = -EPIPE;

@@ -28,7 +28,7 @@
  *   7     captures.c lock            captures under way
  *         pinned.c lock              bytes on their way into memory that is not shared
  *   8     session wait_lock          the listed calls, their states, the right to read
- *   9     handle.c, capture.c lock, context.c records_lock, ipc.c pools_lock, ranges.c, cache.c,
+ *   9     handle.c, capture.c lock, context.c records_lock, ipc.c pools_lock, ranges.c, spare.c, cache.c,
  *         host_function.c, trace.c, timeline.c, activity_table.c, and those of private_tables/:
  *                                    their own tables; nothing is locked under them
  *
@@ -65,6 +65,11 @@ struct gpc_session {
     uint64_t settled_seq, settled_stream;
     CUcontext settled_context;
     uint64_t uploaded_seq; /* of settled_stream: 0 none */
+    /* the last message that is not quiet, and the last that tidies; read without the lock */
+    uint64_t busy_seq, tidied_seq;
+    /* memory/spare.c: all work of this context up to this message is over */
+    uint64_t idle_seq;
+    CUcontext idle_context;
 
     pthread_mutex_t wait_lock; /* the waiting calls, and the right to read */
     pthread_cond_t wait_changed;

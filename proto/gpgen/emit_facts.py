@@ -19,6 +19,8 @@ struct gp_op_info {
     const char *name; /* NULL: no operation has this number */
     const char *mode;
     unsigned char in_context; /* acts in the calling thread's context */
+    unsigned char quiet; /* it puts nothing on the GPU */
+    unsigned char tidies; /* the worker may use, or give back, memory that is free */
     unsigned char staged; /* the worker needs staging memory for it */
     unsigned char blocks; /* the driver may wait for the GPU in it */
     unsigned char deferred; /* its answer waits for the GPU */
@@ -64,6 +66,8 @@ class _Facts:
             "name": f'"{f.name}"',
             "mode": f'"{f.mode}"',
             "in_context": "1" if f.needs == "context" else "",
+            "quiet": "1" if f.quiet else "",
+            "tidies": "1" if f.tidies or f.takes else "",
             "staged": "1" if f.staged else "",
             "blocks": "1" if f.may_block else "",
             "deferred": "1" if f.is_deferred else "",

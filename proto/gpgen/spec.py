@@ -84,6 +84,9 @@ blocks      false: it is waited for, but the driver answers whatever the GPU doe
             every other call that is waited for may block in the driver
 slow        the driver loads or compiles in it, which keeps the worker for long
 grows       the driver may take, or give back, memory that nobody asked for
+quiet       it puts nothing on the GPU: what was idle before it is idle behind it
+tidies      the worker may use, or give back, memory of the device that is free; what says what
+            it takes does
 staged      the worker needs a piece of its staging memory for it
 capture     what it does to its stream's capture: "begins", "joins" or "ends" it, "asks"
             about it, or "refuses": it is not supported while there is one. An async call
@@ -166,6 +169,8 @@ KEYS = {
     "work",
     "grows",
     "first_waits",
+    "quiet",
+    "tidies",
     "staged",
     "blocks",
     "slow",
@@ -211,6 +216,8 @@ class Function:
     grows: bool = False  # the driver may take, or give back, memory that nobody asked for
     #: An async call that may be refused: waited for the first time with these arguments.
     first_waits: bool = False
+    quiet: bool = False  # puts nothing on the GPU
+    tidies: bool = False  # the worker may use, or give back, memory that is free
     staged: bool = False  # the worker needs a piece of its staging memory for it
     blocks: bool = True  # the driver may wait for the GPU in it, if it is waited for at all
     slow: bool = False  # keeps the worker in the driver for long, loading or compiling

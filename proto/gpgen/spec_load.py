@@ -90,6 +90,10 @@ def _check_mode(function: Function) -> None:
         raise function.fail("work", f"a {mode} function puts no work on the GPU by itself")
     if function.grows and not function.has_wire:
         raise function.fail("grows", f"a {mode} function takes no memory by itself")
+    if function.quiet and (not function.has_wire or function.work):
+        raise function.fail("quiet", "it is not sent, or puts work on the GPU")
+    if function.tidies and not function.has_wire:
+        raise function.fail("tidies", f"a {mode} function takes no free memory by itself")
     if not function.blocks and not function.waits:
         raise function.fail("blocks", f"a {mode} function blocks nobody: nothing to take back")
     if function.later and mode != "notify":

@@ -26,6 +26,7 @@ RENUMBERED = {
     "gp_output": 65002,
     "gp_captured_close": 65003,
     "gp_host_gone": 65004,
+    "gp_memory_free": 65005,
 }
 
 

@@ -123,6 +123,15 @@ def test_a_message_that_one_side_lacks_is_done_without(
     assert not result.own_lines()
 
 
+def test_memory_that_one_side_does_not_keep(
+    run: Callable[..., Result], toolchain: Toolchain
+) -> None:
+    """It is asked for each time."""
+    result = run([str(toolchain.driver_program("churn")), "pairs", "20", "4096"], "shm")
+    assert result.returncode == 0, result.explain()
+    assert (result.stats["round_trips"] >= 20) == (result.stats["kind"] != "same")
+
+
 def test_graphs_that_one_side_does_not_give_back(
     run: Callable[..., Result], toolchain: Toolchain
 ) -> None:

@@ -67,6 +67,7 @@ static CUresult window_open(struct gpw_session *s, uint32_t ordinal, uint64_t wa
         return CUDA_ERROR_OUT_OF_MEMORY;
     const struct gpw_allocator_limit limit = {window_take, window_give, window_let_go, w};
     gpw_allocator_set_limit(w->allocator, &limit);
+    gpw_allocator_follow(w->allocator, &s->at_message);
     w->reserve_next = got + HEAP_SIZE;
     return CUDA_SUCCESS;
 }
@@ -130,38 +131,7 @@ struct gpw_window *gpw_window_of(struct gpw_session *s, CUdeviceptr address)
     return NULL;
 }
 
-/* --- frees ------------------------------------------------------------------------ */
-
-/* Memory that is not given back yet, because the GPU may still use it. */
-struct pending_free {
-    struct gpw_wait wait; /* while a capture keeps us from asking */
-    struct gpw_window *window;
-    CUdeviceptr address;
-    CUcontext context; /* whose work is waited for */
-    uint64_t number;
-    bool held_up; /* by a capture, whose end comes as a message, or for want of memory */
-    struct pending_free *next;
-};
-
-uint64_t gpw_memory_last_free(const struct gpw_session *s)
-{
-    return s->memory->last_free;
-}
-
-bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number)
-{
-    for (const struct pending_free *f = s->memory->frees; f; f = f->next)
-        if (f->number <= number && !f->held_up)
-            return true;
-    return false;
-}
-
-/* The GPU may take its time, and what it waits for may come as a message: whoever needs
- * the memory that is being freed is put off, and asked once more when it has been. */
-bool gpw_memory_must_wait(const struct gpw_session *s)
-{
-    return !s->last_try && gpw_memory_frees_under_way(s, UINT64_MAX);
-}
+/* --- allocations ------------------------------------------------------------------- */
 
 void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
 {
@@ -193,8 +163,6 @@ CUresult gpw_memory_room(struct gpw_session *s, uint64_t bytes)
     return r || gpw_quota_fits(s, (uint32_t)ordinal, bytes) ? r : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* --- allocations ------------------------------------------------------------------- */
-
 CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize)
 {
     struct gpw_window *w = current_window(s);
@@ -206,94 +174,6 @@ CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t byte
     if (r == CUDA_SUCCESS)
         r = gpw_allocator_take(w->allocator, bytesize, dptr);
     return r == CUDA_ERROR_OUT_OF_MEMORY && gpw_memory_must_wait(s) ? GPW_AGAIN : r;
-}
-
-/* Of a pool or a graph, by cuMemFree: on a stream of its own, because cuMemFree would wait here for
- * whatever others have submitted. A graph's is free when this returns: its next launch, on another
- * stream, takes the same addresses. */
-static void free_ordered(struct gpw_session *s, CUdeviceptr address)
-{
-    CUstream stream;
-    if (s->driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
-        return;
-    s->driver->cuMemFreeAsync(address, stream);
-    s->driver->cuStreamSynchronize(stream);
-    s->driver->cuStreamDestroy_v2(stream);
-}
-
-/* Unmapping waits for the GPU. */
-static void give_back(struct gpw_session *s, void *arg)
-{
-    struct pending_free *f = arg, **at = &s->memory->frees;
-    while (*at != f)
-        at = &(*at)->next;
-    *at = f->next;
-    if (f->window)
-        gpw_allocator_give(f->window->allocator, f->address);
-    else
-        free_ordered(s, f->address);
-    free(f);
-}
-
-static void free_now(struct gpw_session *s, void *arg, CUresult result)
-{
-    if (result != CUDA_ERROR_DEINITIALIZED) /* else an error has ended the work as well */
-        gpw_when_none_blocked(s, give_back, arg);
-}
-
-/* True once it is under way, or over because the context has failed. */
-static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
-{
-    struct pending_free *f = (struct pending_free *)w;
-    CUcontext before = NULL;
-    f->held_up = false;
-    s->driver->cuCtxGetCurrent(&before);
-    if (gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)f->context) != 0) /* it still is */
-        s->driver->cuCtxSetCurrent(f->context);
-    CUresult r = gpw_after_context(s, free_now, f); /* `f` may be gone then */
-    s->driver->cuCtxSetCurrent(before);
-    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || r == CUDA_ERROR_OUT_OF_MEMORY) {
-        f->held_up = true; /* the GPU may still use it */
-        return false;
-    }
-    if (r != CUDA_SUCCESS)
-        free_now(s, f, r);
-    return true;
-}
-
-static void free_cancel(struct gpw_session *s, struct gpw_wait *w)
-{
-    (void)s, (void)w; /* goes with the process */
-}
-
-/* CUDA waits for all work before it frees; we let the wait be one of many. */
-CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
-{
-    struct gpw_window *w = gpw_window_of(s, dptr);
-    /* stream-ordered allocations may be freed so, too */
-    if (w ? !gpw_allocator_size(w->allocator, dptr) : !gpw_memory_is_device(s, dptr, 1))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUcontext context = NULL;
-    CUresult r = gpw_forbidden(s);
-    if (r != CUDA_SUCCESS)
-        return r;
-    s->driver->cuCtxGetCurrent(&context);
-    struct pending_free *f = malloc(sizeof *f);
-    if (!f)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *f = (struct pending_free){
-        .wait = {.what = "a free", .poll = free_retry, .cancel = free_cancel},
-        .window = w,
-        .address = dptr,
-        .context = context,
-        .number = ++s->memory->last_free,
-        .next = s->memory->frees};
-    s->memory->frees = f;
-    bool before = gpw_strict(s, false);
-    if (!free_retry(s, &f->wait))
-        gpw_wait_add(s, &f->wait);
-    gpw_strict(s, before);
-    return CUDA_SUCCESS;
 }
 
 void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext context)

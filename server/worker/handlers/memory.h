@@ -20,6 +20,10 @@ uint64_t gpw_memory_bytes(const struct gpw_session *s);
 /* The context is about to end: give back what was allocated in it. */
 void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext context);
 
+/* Free when the work before is over. `keep`: the client hands it out again, and is told with its
+ * cookie when it may; `idle`: it may at once, because nothing is under way. */
+CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, bool idle,
+                         uint64_t cookie);
 /* Frees are numbered; those up to `number` that only wait for the GPU. */
 uint64_t gpw_memory_last_free(const struct gpw_session *s);
 bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number);

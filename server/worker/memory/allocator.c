@@ -4,13 +4,10 @@
 #include <string.h>
 
 #include "session.h"
+#include "size_class.h"
 #include "snapshot.h"
 
 #define GRANULE GPW_GRANULE
-#define SMALL_MIN_SHIFT 9  /* 512 bytes */
-#define SMALL_MAX_SHIFT 19 /* 512 KiB: what is larger has pages of its own */
-#define GRANULE_SHIFT 21   /* of what has a whole granule, which is kept for the next */
-#define PIECES_MAX (GRANULE >> SMALL_MIN_SHIFT)
 
 /* A run of granules, mapped. */
 struct block {
@@ -22,6 +19,7 @@ struct block {
     size_t *asked;  /* per piece: bytes asked for, 0 free (one entry if there are none) */
     uint32_t hint;  /* where to look for a free piece first */
     bool foreign;   /* another process's */
+    uint64_t kept;  /* for the client, behind this message; 0: it is not */
     struct gpw_shareable *shareable;
 };
 
@@ -36,6 +34,7 @@ struct gpw_allocator {
     uint32_t count, room;
     uint64_t bytes;
     struct gpw_allocator_limit limit;
+    const uint64_t *now; /* the message that is dealt with */
 };
 
 static CUmemAccessDesc access_of(CUdevice device)
@@ -280,17 +279,6 @@ void gpw_allocator_clear(struct gpw_allocator *a)
 
 /* --- allocations --------------------------------------------------------------- */
 
-/* 0 for what needs more than a granule. */
-static uint32_t shift_for(size_t bytes)
-{
-    uint32_t shift = SMALL_MIN_SHIFT;
-    if (bytes > (size_t)1 << SMALL_MAX_SHIFT)
-        return bytes <= GRANULE ? GRANULE_SHIFT : 0;
-    while (((size_t)1 << shift) < bytes)
-        shift++;
-    return shift;
-}
-
 static CUdeviceptr piece_take(struct block *b, size_t bytes)
 {
     uint32_t pieces = pieces_of(b);
@@ -306,11 +294,18 @@ static CUdeviceptr piece_take(struct block *b, size_t bytes)
     return 0;
 }
 
+/* What the client was left behind a later message than the one that is dealt with it may hand
+ * out: a call that was put off must not come in between. */
+static bool is_ours(const struct gpw_allocator *a, const struct block *b)
+{
+    return b->kept == 0 || !a->now || b->kept <= *a->now;
+}
+
 bool gpw_allocator_trim(struct gpw_allocator *a)
 {
     bool any = false;
     for (uint32_t i = a->count; i-- > 0;)
-        if (a->blocks[i].used == 0) {
+        if (a->blocks[i].used == 0 && is_ours(a, &a->blocks[i])) {
             block_delete(a, &a->blocks[i]);
             any = true;
         }
@@ -324,10 +319,10 @@ CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes > a->end - a->begin)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint32_t shift = shift_for(bytes);
+    uint32_t shift = gp_class_shift(bytes);
     for (uint32_t i = 0; shift && i < a->count; i++) {
         struct block *b = &a->blocks[i];
-        if (b->shift == shift && b->used < pieces_of(b)) {
+        if (b->shift == shift && b->used < pieces_of(b) && is_ours(a, b)) {
             *out = piece_take(b, bytes);
             return CUDA_SUCCESS;
         }
@@ -380,6 +375,14 @@ static bool spare_exists(const struct gpw_allocator *a, const struct block *b)
     return false;
 }
 
+/* Nothing lives in it, and it is not left for the next: what others may still have is nobody's
+ * next, but for what the client was told that it may have. */
+static bool is_surplus(const struct gpw_allocator *a, const struct block *b)
+{
+    bool leave = b->kept || (b->shift && !b->shareable && !spare_exists(a, b));
+    return b->used == 0 && !leave;
+}
+
 void gpw_allocator_give(struct gpw_allocator *a, CUdeviceptr address)
 {
     if (gpw_allocator_size(a, address) == 0)
@@ -387,9 +390,50 @@ void gpw_allocator_give(struct gpw_allocator *a, CUdeviceptr address)
     struct block *b = block_of(a, address);
     b->asked[piece_at(b, address)] = 0;
     b->used--;
-    bool keep = b->shift && !b->shareable && !spare_exists(a, b);
-    if (b->used == 0 && !keep) /* what others may still have is nobody's next */
+    if (is_surplus(a, b))
         block_delete(a, b);
+}
+
+/* --- memory that the client hands out by itself ------------------------------------------ */
+
+void gpw_allocator_follow(struct gpw_allocator *a, const uint64_t *now)
+{
+    a->now = now;
+}
+
+bool gpw_allocator_keep(struct gpw_allocator *a, CUdeviceptr address, uint64_t behind)
+{
+    struct block *b = block_of(a, address);
+    if (!b || !b->shift || behind == 0)
+        return false;
+    for (uint32_t i = 0; i < a->count; i++)
+        if (a->blocks[i].shift == b->shift && a->blocks[i].kept > behind)
+            return &a->blocks[i] == b;
+    for (uint32_t i = 0; i < a->count; i++)
+        if (a->blocks[i].shift == b->shift)
+            a->blocks[i].kept = 0;
+    b->kept = behind;
+    return true;
+}
+
+void gpw_allocator_settle(struct gpw_allocator *a)
+{
+    for (uint32_t i = a->count; i-- > 0;)
+        if (is_surplus(a, &a->blocks[i]))
+            block_delete(a, &a->blocks[i]);
+}
+
+bool gpw_allocator_choose(struct gpw_allocator *a, CUdeviceptr address, size_t bytes)
+{
+    struct block *b = block_of(a, address);
+    if (!b || !b->kept || bytes == 0 || gp_class_shift(bytes) != b->shift)
+        return false;
+    uint32_t i = piece_at(b, address);
+    if (b->asked[i] != 0 || address != b->at + ((CUdeviceptr)i << b->shift))
+        return false;
+    b->asked[i] = bytes;
+    b->used++;
+    return true;
 }
 
 /* --- pages that several processes have ------------------------------------------- */

@@ -13,12 +13,13 @@
 #include <stdint.h>
 
 #include "gpw_driver.h"
+#include "size_class.h"
 
 struct gpw_allocator;
 struct gpw_shareable; /* ipc/shareable.h: pages that other processes have, too */
 
 /* Pages are whole ones of so many bytes. */
-#define GPW_GRANULE (UINT64_C(2) << 20)
+#define GPW_GRANULE GP_GRANULE
 
 /* For one device; the window is [begin, end), reserved already. NULL: no memory. */
 struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevice device,
@@ -61,6 +62,23 @@ void gpw_allocator_unmap(struct gpw_allocator *a, CUdeviceptr at);
 uint64_t gpw_allocator_bytes(const struct gpw_allocator *a);
 /* Give back the granules that are kept though nothing lives in them; false: there were none. */
 bool gpw_allocator_trim(struct gpw_allocator *a);
+
+/*
+ * Memory that the client hands out by itself. Of each class it may have one granule, in which every
+ * piece that is free is the client's to choose, until a message that may need free memory: then it
+ * chooses no more, and the granule is as any. So whether a granule is left alone is a question of
+ * the order of messages.
+ */
+/* The message that is dealt with is *now; 0: none is. */
+void gpw_allocator_follow(struct gpw_allocator *a, const uint64_t *now);
+/* The granule of this live allocation, which the message `behind` frees, is the client's, and another
+ * of its class no more. False: that one is so behind a later message, or it is in no such granule. */
+bool gpw_allocator_keep(struct gpw_allocator *a, CUdeviceptr address, uint64_t behind);
+/* Give back what is more than one free granule of a class, but for the client's; where the GPU may be
+ * waited for. */
+void gpw_allocator_settle(struct gpw_allocator *a);
+/* The client has chosen this piece of its granule for so many bytes; false: it could not. */
+bool gpw_allocator_choose(struct gpw_allocator *a, CUdeviceptr address, size_t bytes);
 /* Give back everything. */
 void gpw_allocator_clear(struct gpw_allocator *a);
 

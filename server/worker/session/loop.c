@@ -85,7 +85,9 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
     bool outer = s->strict_call;
     if (!gpw_graphs_admit(s, h))
         return;
+    uint64_t before = s->at_message;
     s->strict_call = strict;
+    s->at_message = h->seq;
     gpw_strict(s, strict && !is_capturable(h));
     gpa_enter(h->seq);
     gpw_dispatch(s, h);
@@ -93,6 +95,7 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
     gpw_capture_watch_op(s, "the call", h);
     gpw_strict(s, false);
     s->strict_call = outer;
+    s->at_message = before;
     gpw_graphs_passed(s, h);
 }
 

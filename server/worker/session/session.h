@@ -132,6 +132,7 @@ struct gpw_session {
     int32_t sticky;        /* a CUresult that every later call gives, 0 none */
     struct gpw_failures failures;
     uint64_t calls;
+    uint64_t at_message; /* the number of the one that is dealt with; 0: none is */
     char program[256];
     uint32_t client_pid;
     uint32_t wire;           /* the protocol that is spoken */

@@ -25,6 +25,8 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .name = "cuEventElapsedTime_v2",
         .mode = "sync",
         .in_context = 1,
+        .quiet = 1,
+        .tidies = 1,
         .blocks = 1,
     },
     [GP_OP_cuEventSynchronize] = {
@@ -75,6 +77,7 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .name = "cuThingLoad",
         .mode = "sync",
         .in_context = 1,
+        .tidies = 1,
         .blocks = 1,
     },
     [GP_OP_cuThingFind] = {

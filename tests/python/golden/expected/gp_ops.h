@@ -114,6 +114,8 @@ struct gp_op_info {
     const char *name; /* NULL: no operation has this number */
     const char *mode;
     unsigned char in_context; /* acts in the calling thread's context */
+    unsigned char quiet; /* it puts nothing on the GPU */
+    unsigned char tidies; /* the worker may use, or give back, memory that is free */
     unsigned char staged; /* the worker needs staging memory for it */
     unsigned char blocks; /* the driver may wait for the GPU in it */
     unsigned char deferred; /* its answer waits for the GPU */
