@@ -1,4 +1,11 @@
-/* Events that other processes have: what is submitted of them is waited for. */
+/*
+ * Events: those that other processes have, where what is submitted of them is waited for, and those
+ * that the program polls (event_page.h).
+ */
+#include "call.h"
+#include "event_page.h"
+#include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "session.h"
@@ -17,4 +24,47 @@ CUresult gpc_event_submitted(CUevent event, unsigned flags)
         return CUDA_SUCCESS;
     const struct gpc_route on = gpc_route_to(gpc_session_of_handle(id));
     return gpc_wire_gp_ipc_settle_on(&on, &version);
+}
+
+CUresult gpc_event_noted(CUevent event, unsigned flags)
+{
+    if (flags & CU_EVENT_DISABLE_TIMING && !(flags & CU_EVENT_INTERPROCESS))
+        gpc_event_may_be_polled(event);
+    else
+        gpc_event_not_polled(event);
+    return gpc_event_submitted(event, flags);
+}
+
+/* An external record is a graph's, which makes it whenever it runs. */
+static CUresult record(const struct gpc_route *on, CUevent event, CUstream stream, unsigned flags)
+{
+    uint32_t place;
+    uint64_t number;
+    if (flags & CU_EVENT_RECORD_EXTERNAL) {
+        gpc_event_not_polled(event);
+        return gpc_wire_cuEventRecordWithFlags_on(on, event, stream, flags);
+    }
+    return gpc_event_numbered(on, event, &place, &number)
+               ? gpc_wire_gp_event_record_on(on, event, stream, place, number)
+               : gpc_wire_cuEventRecord_on(on, event, stream);
+}
+
+CUresult gpc_event_record(const struct gpc_route *on, CUevent event, CUstream stream,
+                          unsigned flags)
+{
+    CUresult r = record(on, event, stream, flags);
+    return r ? r : gpc_event_submitted(event, 0);
+}
+
+GPC_EXPORT CUresult cuEventQuery(CUevent hEvent)
+{
+    CUresult r = gpc_enter_event(GP_OP_cuEventQuery, hEvent);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!gpc_event_told(hEvent, &r)) {
+        uint64_t number = gpc_event_number(hEvent);
+        r = gpc_wire_cuEventQuery(hEvent);
+        gpc_event_asked(hEvent, number, r);
+    }
+    return gpc_leave(r);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "event_page.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "host_function.h"
@@ -207,6 +208,7 @@ static CUresult send_event(const struct target *t, const struct gpc_node_given *
     if (!gpc_handle_live(GP_HANDLE_EVENT, (uint64_t)e))
         return CUDA_ERROR_INVALID_HANDLE;
     t->noted->work.event = e;
+    gpc_event_not_polled(e); /* the graph records it */
     if (t->made)
         return record ? gpc_wire_gp_node_record(t->made, t->graph, e)
                       : gpc_wire_gp_node_wait(t->made, t->graph, e);

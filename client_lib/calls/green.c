@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "context.h"
+#include "event_page.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
@@ -207,6 +208,8 @@ unsigned gpc_greens_end(CUdevice device)
 
 CUresult gpc_green_event(CUgreenCtx green, CUevent event, bool record)
 {
+    if (record)
+        gpc_event_not_polled(event);
     return record ? gpc_wire_cuCtxRecordEvent((CUcontext)green, event)
                   : gpc_wire_cuCtxWaitEvent((CUcontext)green, event);
 }

@@ -3,6 +3,7 @@
 
 #include "attributes.h"
 #include "call.h"
+#include "event_page.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "managed.h"
@@ -241,6 +242,10 @@ static CUresult check_attributes(uint16_t op, const CUlaunchAttribute *a, unsign
             return gpc_refuse_because(op, "kernels that a device updates");
         if ((unsigned)a[i].id >= CU_LAUNCH_ATTRIBUTE_MAX)
             return CUDA_ERROR_INVALID_VALUE;
+        if (a[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
+            gpc_event_not_polled(a[i].value.programmaticEvent.event);
+        if (a[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+            gpc_event_not_polled(a[i].value.launchCompletionEvent.event);
     }
     return CUDA_SUCCESS;
 }

@@ -42,6 +42,8 @@ CUresult gpc_pinned_settle(const void *address, size_t bytes);
 bool gpc_pinned_may(uint64_t address);
 /* Note such a copy of a session; returns its cookie, 0 when there is no memory. */
 uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes);
+/* Whether the session has still to bring the bytes of such copies. */
+bool gpc_pinned_expects(const struct gpc_session *s);
 /* Around the moment at which a session is said to be lost: from there on nothing is written
  * into memory that the application may take away because of it. */
 void gpc_pinned_lose_begin(void);

@@ -61,6 +61,11 @@ CUresult gpc_array_note(uint64_t made, size_t width, size_t height, size_t depth
 /* Another process may be told of what was done to such an event by faster ways: it has happened
  * when this returns. `flags` of its creation; 0: it is one already, or no other process has it. */
 CUresult gpc_event_submitted(CUevent event, unsigned flags);
+/* Likewise of one that was made with these flags, or (0) is recorded in a way in which nothing
+ * tells of its end: whether the program may poll it (event_page.h). */
+CUresult gpc_event_noted(CUevent event, unsigned flags);
+CUresult gpc_event_record(const struct gpc_route *on, CUevent event, CUstream stream,
+                          unsigned flags);
 /* A name for an address or a handle, as CUDA's IPC handle or a file descriptor. */
 CUresult gpc_ipc_give(enum gp_ipc_kind kind, uint64_t what, void *to);
 /* What such a name stands for, as an address or a handle. */

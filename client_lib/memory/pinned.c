@@ -83,6 +83,16 @@ void gpc_on_gp_pinned_data(struct gpc_session *s, const struct gp_req_gp_pinned_
     pthread_mutex_unlock(&lock);
 }
 
+bool gpc_pinned_expects(const struct gpc_session *s)
+{
+    bool some = false;
+    pthread_mutex_lock(&lock);
+    for (struct expected *e = expected; e && !some; e = e->next)
+        some = e->session == s;
+    pthread_mutex_unlock(&lock);
+    return some;
+}
+
 void gpc_pinned_lose_begin(void)
 {
     pthread_mutex_lock(&lock);

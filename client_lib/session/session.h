@@ -70,6 +70,8 @@ struct gpc_session {
     /* memory/spare.c: all work of this context up to this message is over */
     uint64_t idle_seq;
     CUcontext idle_context;
+    struct gpc_event_page *event_page; /* event_page.h; without a lock */
+    bool event_page_wanted;
 
     pthread_mutex_t wait_lock; /* the waiting calls, and the right to read */
     pthread_cond_t wait_changed;

@@ -30,6 +30,11 @@
 /* User bytes that one chunk of a long transfer carries inline. */
 #define GP_CHUNK_MAX ((size_t)(1u << 20))
 
+/* The page of the events that the client polls: a number of 64 bits for each. No event has the
+ * first place, in which the worker writes that the page is not written any more. */
+#define GP_EVENT_PAGE_BYTES ((size_t)(1u << 16))
+#define GP_EVENT_PAGE_CLOSED 0
+
 enum gp_header_flags {
     GP_FLAG_REPLY = 1u << 0,  /* answers the request whose seq it repeats */
     GP_FLAG_WAITED = 1u << 1, /* the sender blocks until the reply comes */

@@ -99,6 +99,8 @@ DRIVER_PROGRAMS = (
     Program("driver_sparse_kept", "driver_sparse_kept", driver=True),
     Program("driver_textures", "driver_textures", driver=True),
     Program("driver_events", "driver_events", driver=True),
+    Program("driver_polled", "driver_polled", driver=True),
+    Program("driver_polled_fault", "driver_polled", driver=True, arguments=("fault",)),
     Program("driver_streams", "driver_streams", driver=True),
     Program("driver_both_ways", "driver_both_ways", driver=True),
     Program("driver_reset", "driver_reset", driver=True),

@@ -30,6 +30,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "driver_captures": (),
     "driver_streams": (),
     "driver_events": (),
+    "driver_polled": (),
     "driver_managed_random": ("100", "9"),
 }
 PATIENCE = 240.0

@@ -419,3 +419,15 @@ def test_devices_are_the_sessions_own(server: PoolServer, call: str) -> None:
         assert worker.result(*CALLS[call](0)) in (0, NOT_SUPPORTED)
         for device in (1, 2, -1, 1 << 30):
             assert worker.result(*CALLS[call](device)) == INVALID_DEVICE, device
+
+
+def test_numbers_of_events_have_a_place(worker: Worker) -> None:
+    """The page of polled events, which no network has: nothing is written, nothing recorded."""
+    event, silent = handle(KIND_EVENT, 1), 2
+    assert worker.result("cuEventCreate", struct.pack("<QI4x", event, silent)) == 0
+    for place, number in ((1, 1), (8192, 1), (1 << 31, (1 << 64) - 1)):
+        body = struct.pack("<QQI4xQ", event, LEGACY, place, number)
+        assert worker.result("gp_event_record", body) == INVALID_VALUE
+    body = struct.pack("<QQI4xQ", handle(KIND_EVENT, 2), LEGACY, 1, 1)
+    assert worker.result("gp_event_record", body) == INVALID_HANDLE
+    assert worker.result("cuEventQuery", struct.pack("<Q", event)) == 0

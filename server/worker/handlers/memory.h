@@ -48,6 +48,11 @@ void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 
 /* Part of the arena, registered with the driver; NULL if it lies outside. */
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
+/* Record an event. With a number: before the stream comes to the record the GPU writes it into this
+ * place of the page, so whoever knows that the event has passed finds it there. Where it cannot be
+ * written, the page says before that it is closed. */
+CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream, uint32_t place,
+                          uint64_t number);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Have such a buffer of so many bytes; 0: give it back, if there is one. */

@@ -32,6 +32,12 @@ struct gpw_memory {
     struct gpw_pinned *pinned;
     struct gp_share arena;
     bool arena_open, arena_registered;
+    struct gpw_event_page {
+        struct gp_share share;
+        bool open, registered;
+        CUcontext context; /* in which it was registered; NULL: in none that lives */
+        CUdeviceptr address;
+    } event_page;
     struct gpw_graph_memory *graph_memory;
     struct gpw_staging_pool staging;
     struct gpw_captured *captured;
@@ -82,6 +88,7 @@ struct gpw_copy_arrays {
  * not be empty. */
 bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy,
                       const struct gpw_copy_arrays *arrays, CUDA_MEMCPY3D *own);
+void gpw_event_page_context_ended(struct gpw_session *s, CUcontext context);
 void gpw_captured_context_ended(struct gpw_session *s, CUcontext context);
 /* Forget them all; `unpin` while there is a context to do it in. */
 void gpw_captured_close(struct gpw_session *s, bool unpin);

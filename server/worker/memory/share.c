@@ -66,6 +66,25 @@ void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
     return (char *)m->arena.addr + offset;
 }
 
+CUresult gpw_gp_event_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes)
+{
+    struct gpw_event_page *page = &s->memory->event_page;
+    if (page->open || !s->transport->accept_share) {
+        gpw_session_broken(s, "a page of events where there can be none");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (uint32_t i = 0; i < s->device_count; i++) {
+        int can = 0;
+        CUresult r = s->driver->cuDeviceGetAttribute(
+            &can, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, s->devices[i]);
+        if (r != CUDA_SUCCESS || !can)
+            return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    CUresult r = share_open(s, share, bytes, &page->share);
+    page->open = r == CUDA_SUCCESS;
+    return r;
+}
+
 /* In the context in which it was registered, whose end undoes that: the client may have none that
  * is current. False: the GPU may still reach it. */
 static bool unregister(struct gpw_session *s, const struct gpw_pinned *p)

@@ -1,0 +1,212 @@
+#include "event_page.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "captures.h"
+#include "gpc_wire.h"
+#include "handle.h"
+#include "managed.h"
+#include "memory.h"
+#include "monotonic.h"
+#include "operations_there.h"
+#include "session.h"
+#include "snapshot.h"
+
+/* Events with a higher index are asked for. */
+#define PLACES (GP_EVENT_PAGE_BYTES / sizeof(uint64_t))
+/* While an event is not over the worker is asked so often, who knows of errors. */
+#define ASK_NS 10000000u
+
+/* All of it is read and written without a lock: an event that one thread records while another
+ * asks for it is either what it was or what it becomes. */
+struct polled {
+    uint64_t number; /* of the last record; 0: it has none */
+    uint64_t given;  /* the last number, perhaps of a record before or another event's */
+    uint64_t over;   /* the last that was seen to be over */
+    uint64_t asked;  /* ns: when the worker was asked last, or the event recorded */
+};
+
+struct gpc_event_page {
+    struct gp_share share;
+    CUcontext context;        /* of the records; NULL: none yet */
+    uint64_t last;            /* number that was given */
+    struct polled of[PLACES]; /* by the events' indices */
+};
+
+/* The shadow of an event that may be polled and has not been asked for. */
+static char may_be_polled;
+
+void gpc_event_may_be_polled(CUevent event)
+{
+    gpc_handle_attach((uint64_t)event, &may_be_polled);
+}
+
+static struct gpc_event_page *page_of(const struct gpc_session *s)
+{
+    return s ? __atomic_load_n(&s->event_page, __ATOMIC_ACQUIRE) : NULL;
+}
+
+/* NULL: it is not polled. */
+static struct polled *polled_of(CUevent event, struct gpc_event_page **page)
+{
+    struct polled *p = gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event);
+    *page = p ? page_of(gpc_session_of_handle((uint64_t)event)) : NULL;
+    uint32_t index = gp_handle_index((uint64_t)event);
+    return *page && index < PLACES && p == &(*page)->of[index] ? p : NULL;
+}
+
+void gpc_event_not_polled(CUevent event)
+{
+    struct gpc_event_page *page;
+    struct polled *p = polled_of(event, &page);
+    if (p || gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event) == &may_be_polled)
+        gpc_handle_attach((uint64_t)event, NULL);
+}
+
+static struct gpc_event_page *page_new(struct gpc_session *s)
+{
+    const struct gpc_route on = gpc_route_to(s);
+    struct gpc_event_page *page = calloc(1, sizeof *page);
+    if (!page || s->transport->share(s->channel, NULL, GP_EVENT_PAGE_BYTES, &page->share) != 0) {
+        free(page);
+        return NULL;
+    }
+    if (gpc_wire_gp_event_page_open_on(&on, page->share.id, page->share.size) != CUDA_SUCCESS) {
+        if (gpc_session_works(s))
+            s->transport->unshare(s->channel, &page->share);
+        free(page);
+        return NULL;
+    }
+    /* whatever writes there by mistake is to be found by that */
+    mprotect(page->share.addr, page->share.size, PROT_READ);
+    return page;
+}
+
+/* Asked for once; other threads' events are asked for meanwhile. */
+static struct gpc_event_page *page_open(struct gpc_session *s)
+{
+    struct gpc_event_page *page = page_of(s);
+    if (page || !gpc_session_shares(s) || !gpc_session_has(s, GP_OP_gp_event_page_open) ||
+        __atomic_exchange_n(&s->event_page_wanted, true, __ATOMIC_RELAXED))
+        return page;
+    page = page_new(s);
+    /* pairs with the acquire in page_of */
+    __atomic_store_n(&s->event_page, page, __ATOMIC_RELEASE);
+    return page;
+}
+
+static bool is_of_page(struct gpc_event_page *page, CUcontext context)
+{
+    CUcontext none = NULL;
+    return __atomic_compare_exchange_n(&page->context, &none, context, false, __ATOMIC_RELAXED,
+                                       __ATOMIC_RELAXED) ||
+           none == context;
+}
+
+static uint64_t word(const struct gpc_event_page *page, size_t place)
+{
+    /* pairs with the GPU's write, which comes behind the work's, and with the worker's */
+    return __atomic_load_n((const uint64_t *)page->share.addr + place, __ATOMIC_ACQUIRE);
+}
+
+static bool is_written(const struct gpc_event_page *page)
+{
+    return word(page, GP_EVENT_PAGE_CLOSED) == 0;
+}
+
+uint64_t gpc_event_number(CUevent event)
+{
+    struct gpc_event_page *page;
+    struct polled *p = polled_of(event, &page);
+    return p ? __atomic_load_n(&p->number, __ATOMIC_RELAXED) : 0;
+}
+
+static bool is_over(struct gpc_event_page *page, struct polled *p, uint64_t number)
+{
+    if (__atomic_load_n(&p->over, __ATOMIC_RELAXED) >= number)
+        return true;
+    if (word(page, (size_t)(p - page->of)) < number)
+        return false;
+    __atomic_store_n(&p->over, number, __ATOMIC_RELAXED);
+    return true;
+}
+
+/* While a number is still to be written there is no other one: it might be written before, by
+ * another stream. */
+bool gpc_event_numbered(const struct gpc_route *on, CUevent event, uint32_t *place,
+                        uint64_t *number)
+{
+    struct gpc_event_page *page;
+    struct polled *p = polled_of(event, &page);
+    if (!p)
+        return false;
+    bool numbered = on->context && gpc_session_of_handle((uint64_t)event) == on->session &&
+                    !gpc_capture_active() && !gpc_session_sync() && is_written(page) &&
+                    gpc_session_has(on->session, GP_OP_gp_event_record) &&
+                    is_over(page, p, __atomic_load_n(&p->given, __ATOMIC_RELAXED)) &&
+                    is_of_page(page, on->context);
+    *number = numbered ? __atomic_add_fetch(&page->last, 1, __ATOMIC_RELAXED) : 0;
+    *place = gp_handle_index((uint64_t)event);
+    if (numbered) {
+        __atomic_store_n(&p->asked, gp_now_ns(), __ATOMIC_RELAXED);
+        __atomic_store_n(&p->given, *number, __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&p->number, *number, __ATOMIC_RELAXED);
+    return numbered;
+}
+
+/* Whether the worker is to be asked again for an event that is not over. */
+static bool is_time(struct polled *p)
+{
+    uint64_t now = gp_now_ns();
+    if (now - __atomic_load_n(&p->asked, __ATOMIC_RELAXED) < ASK_NS)
+        return false;
+    __atomic_store_n(&p->asked, now, __ATOMIC_RELAXED);
+    return true;
+}
+
+bool gpc_event_told(CUevent event, CUresult *r)
+{
+    struct gpc_event_page *page;
+    struct polled *p = polled_of(event, &page);
+    struct gpc_session *s = p ? gpc_session_of_handle((uint64_t)event) : NULL;
+    uint64_t number = p ? __atomic_load_n(&p->number, __ATOMIC_RELAXED) : 0;
+    if (!number || gpc_capture_active() || !gpc_session_works(s))
+        return false;
+    bool over = is_over(page, p, number);
+    if (!over && (!is_written(page) || is_time(p)))
+        return false;
+    gpc_session_poll(s); /* what failed before has been told before */
+    if (over && gpc_pinned_expects(s))
+        return false; /* the GPU has done it; the worker says when the bytes are here */
+    gpc_thread()->last = s;
+    *r = (CUresult)__atomic_load_n(&s->sticky, __ATOMIC_RELAXED);
+    if (*r == CUDA_SUCCESS && !over)
+        *r = CUDA_ERROR_NOT_READY;
+    if (over)
+        gpc_mapped_waited();
+    return true;
+}
+
+/* It has been asked for: from now on its records bring numbers. */
+static void become_polled(CUevent event)
+{
+    uint32_t index = gp_handle_index((uint64_t)event);
+    struct gpc_event_page *page;
+    if (gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event) != &may_be_polled || index >= PLACES ||
+        gpc_capture_active() || !(page = page_open(gpc_session_of_handle((uint64_t)event))))
+        return;
+    __atomic_store_n(&page->of[index].number, 0, __ATOMIC_RELAXED);
+    gpc_handle_attach((uint64_t)event, &page->of[index]);
+}
+
+void gpc_event_asked(CUevent event, uint64_t number, CUresult r)
+{
+    struct gpc_event_page *page;
+    struct polled *p = polled_of(event, &page);
+    if (!p && (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY))
+        become_polled(event);
+    if (p && number && r == CUDA_SUCCESS)
+        __atomic_store_n(&p->over, number, __ATOMIC_RELAXED);
+}

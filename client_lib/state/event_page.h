@@ -1,0 +1,34 @@
+/*
+ * Events that the program polls, without asking: a page that the worker has pinned and the GPU
+ * writes. Once an event has been asked for, each later record brings a number, which the GPU
+ * writes into the event's place in the page right before it comes to the record; a query compares.
+ *
+ * Only events without timing are polled so (the write would be measured), only those of one
+ * context of a session (the page is pinned in it), and none that other processes or graphs record.
+ * What stands in the page is the worker's to say and the GPU's to write: a wrong number makes a
+ * query of this session wrong, and leads nowhere.
+ */
+#ifndef GPC_EVENT_PAGE_H
+#define GPC_EVENT_PAGE_H
+
+#include <cuda.h>
+#include <stdbool.h>
+
+#include "route.h"
+
+/* An event was made that may be polled. */
+void gpc_event_may_be_polled(CUevent event);
+/* From here on it is asked for: a graph or a context records it, too. */
+void gpc_event_not_polled(CUevent event);
+/* Where the GPU is to write for a record on this route: its place, and the number, which is noted.
+ * False: the event is recorded without. */
+bool gpc_event_numbered(const struct gpc_route *on, CUevent event, uint32_t *place,
+                        uint64_t *number);
+/* What the page says of the event's last record. False: the worker has to be asked. */
+bool gpc_event_told(CUevent event, CUresult *r);
+/* The worker was asked, and said this. */
+void gpc_event_asked(CUevent event, uint64_t number, CUresult r);
+/* The number of the event's last record; 0: it has none. */
+uint64_t gpc_event_number(CUevent event);
+
+#endif

@@ -1,0 +1,197 @@
+/* Numbers in the page of polled events, over a driver that refuses steps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "memory_internal.h"
+
+#define EVENT ((CUevent)(uintptr_t)1)
+#define STREAM ((CUstream)(uintptr_t)2)
+#define FIRST ((CUcontext)(uintptr_t)3)
+#define SECOND ((CUcontext)(uintptr_t)4)
+
+static _Alignas(8) uint64_t page[GP_EVENT_PAGE_BYTES / sizeof(uint64_t)];
+
+static struct {
+    CUcontext current;
+    CUresult register_fails, write_fails;
+    unsigned registered, written, recorded;
+} gpu;
+
+static CUresult fake_register(void *at, size_t bytes, unsigned flags)
+{
+    assert_ptr_equal(at, page);
+    assert_int_equal(bytes, sizeof page);
+    assert_true(flags & CU_MEMHOSTREGISTER_DEVICEMAP);
+    gpu.registered++;
+    return gpu.register_fails;
+}
+
+static CUresult fake_pointer(CUdeviceptr *device, void *at, unsigned flags)
+{
+    (void)flags;
+    *device = (CUdeviceptr)(uintptr_t)at;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_current(CUcontext *context)
+{
+    *context = gpu.current;
+    return CUDA_SUCCESS;
+}
+
+/* The GPU is done with everything at once. */
+static CUresult fake_write(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags)
+{
+    assert_ptr_equal(stream, STREAM);
+    assert_int_equal(flags, CU_STREAM_WRITE_VALUE_DEFAULT);
+    assert_true(at >= (uintptr_t)page && at <= (uintptr_t)page + sizeof page - sizeof value);
+    assert_int_equal(gpu.recorded, gpu.written); /* before the record */
+    gpu.written++;
+    if (gpu.write_fails == CUDA_SUCCESS)
+        *(uint64_t *)(uintptr_t)at = value;
+    return gpu.write_fails;
+}
+
+static CUresult fake_record(CUevent event, CUstream stream)
+{
+    assert_ptr_equal(event, EVENT);
+    assert_ptr_equal(stream, STREAM);
+    gpu.recorded++;
+    return CUDA_SUCCESS;
+}
+
+static struct gpw_driver driver = {
+    .cuMemHostRegister_v2 = fake_register,
+    .cuMemHostGetDevicePointer_v2 = fake_pointer,
+    .cuCtxGetCurrent = fake_current,
+    .cuStreamWriteValue64_v2 = fake_write,
+    .cuEventRecord = fake_record,
+};
+
+static struct gpw_memory memory;
+static struct gpw_session session;
+
+static int begin(void **state)
+{
+    (void)state;
+    memset(&gpu, 0, sizeof gpu);
+    memset(&memory, 0, sizeof memory);
+    memset(page, 0, sizeof page);
+    gpu.current = FIRST;
+    memory.event_page.share = (struct gp_share){.addr = page, .size = sizeof page};
+    memory.event_page.open = true;
+    session = (struct gpw_session){.driver = &driver, .memory = &memory};
+    return 0;
+}
+
+static CUresult record(uint32_t place, uint64_t number)
+{
+    return gpw_event_record(&session, EVENT, STREAM, place, number);
+}
+
+static void a_number_is_written_before_the_record(void **state)
+{
+    (void)state;
+    assert_int_equal(record(7, 41), CUDA_SUCCESS);
+    assert_int_equal(record(7, 42), CUDA_SUCCESS);
+    assert_int_equal(page[7], 42);
+    assert_int_equal(page[GP_EVENT_PAGE_CLOSED], 0);
+    assert_int_equal(gpu.registered, 1);
+    assert_int_equal(gpu.recorded, 2);
+}
+
+static void no_number_is_no_matter_of_the_page(void **state)
+{
+    (void)state;
+    memory.event_page.open = false;
+    assert_int_equal(record(UINT32_MAX, 0), CUDA_SUCCESS);
+    assert_int_equal(gpu.recorded, 1);
+    assert_int_equal(gpu.registered, 0);
+}
+
+static void a_place_lies_in_the_page(void **state)
+{
+    (void)state;
+    const uint32_t places = sizeof page / sizeof page[0];
+    assert_int_equal(record(places - 1, 1), CUDA_SUCCESS);
+    assert_int_equal(record(places, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(record(UINT32_MAX, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu.written, 1);
+    assert_int_equal(gpu.recorded, 1);
+}
+
+static void without_a_page_there_is_no_place(void **state)
+{
+    (void)state;
+    memory.event_page = (struct gpw_event_page){.open = false};
+    assert_int_equal(record(1, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu.recorded, 0);
+}
+
+static void assert_closed_by_record(void)
+{
+    unsigned before = gpu.recorded;
+    assert_int_equal(page[GP_EVENT_PAGE_CLOSED], 0);
+    gpu.written = gpu.recorded; /* what was refused counts for nothing */
+    assert_int_equal(record(9, 5), CUDA_SUCCESS);
+    assert_int_equal(gpu.recorded, before + 1);
+    assert_int_equal(page[GP_EVENT_PAGE_CLOSED], 1);
+    assert_int_equal(page[9], 0);
+}
+
+static void what_cannot_be_pinned_is_closed(void **state)
+{
+    (void)state;
+    gpu.register_fails = CUDA_ERROR_OUT_OF_MEMORY;
+    assert_closed_by_record();
+    assert_int_equal(record(9, 6), CUDA_SUCCESS);
+    assert_int_equal(gpu.registered, 1);
+}
+
+static void what_cannot_be_written_is_closed(void **state)
+{
+    (void)state;
+    gpu.write_fails = CUDA_ERROR_NOT_SUPPORTED;
+    assert_closed_by_record();
+}
+
+static void another_context_does_not_write(void **state)
+{
+    (void)state;
+    assert_int_equal(record(1, 1), CUDA_SUCCESS);
+    gpu.current = SECOND;
+    assert_closed_by_record();
+}
+
+/* Its end has undone the pinning, also for one that the driver makes at the same place. */
+static void nothing_is_written_behind_the_end_of_the_context(void **state)
+{
+    (void)state;
+    assert_int_equal(record(1, 1), CUDA_SUCCESS);
+    gpw_event_page_context_ended(&session, SECOND);
+    assert_int_equal(record(1, 2), CUDA_SUCCESS);
+    assert_int_equal(page[1], 2);
+    gpw_event_page_context_ended(&session, FIRST);
+    assert_closed_by_record();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_number_is_written_before_the_record, begin),
+        cmocka_unit_test_setup(no_number_is_no_matter_of_the_page, begin),
+        cmocka_unit_test_setup(a_place_lies_in_the_page, begin),
+        cmocka_unit_test_setup(without_a_page_there_is_no_place, begin),
+        cmocka_unit_test_setup(what_cannot_be_pinned_is_closed, begin),
+        cmocka_unit_test_setup(what_cannot_be_written_is_closed, begin),
+        cmocka_unit_test_setup(another_context_does_not_write, begin),
+        cmocka_unit_test_setup(nothing_is_written_behind_the_end_of_the_context, begin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
