@@ -3,17 +3,40 @@
 #include <string.h>
 
 #include "call.h"
+#include "exec_names.h"
 #include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "shared.h"
 
-static CUresult instantiate(uint16_t op, CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+/* A kernel that launches it is given the driver's handle: the program has that one. */
+static CUresult name_for_kernels(CUgraphExec *exec)
 {
+    uint64_t name = 0, id = (uint64_t)*exec;
+    CUresult r = gpc_wire_gp_graph_exec_named(*exec, &name);
+    if (r == CUDA_SUCCESS && !gpc_exec_name(id, name))
+        r = CUDA_ERROR_UNKNOWN;
+    if (r != CUDA_SUCCESS)
+        gpc_wire_cuGraphExecDestroy(*exec);
+    *exec = (CUgraphExec)name;
+    return r;
+}
+
+CUresult gpc_as_cuGraphInstantiateWithFlags(uint16_t op, CUgraphExec *phGraphExec, CUgraph hGraph,
+                                            unsigned long long flags)
+{
+    CUgraphExec made;
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r == CUDA_SUCCESS && !phGraphExec)
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = gpc_wire_cuGraphInstantiateWithFlags(&made, hGraph, flags);
     if (r == CUDA_SUCCESS && flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
-        r = gpc_refuse_because(op, "graphs that kernels launch");
-    return gpc_leave(r ? r : gpc_wire_cuGraphInstantiateWithFlags(exec, graph, flags));
+        r = name_for_kernels(&made);
+    if (r == CUDA_SUCCESS)
+        *phGraphExec = made;
+    return gpc_leave(r);
 }
 
 /* What a worker says is a CUgraphInstantiateResult of a failure, or an error as good as any. */
@@ -34,9 +57,9 @@ GPC_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgra
 {
     if (!instantiateParams)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = instantiate(GP_OP_cuGraphInstantiateWithParams, phGraphExec, hGraph,
-                             instantiateParams->flags &
-                                 ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+    cuuint64_t flags = instantiateParams->flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    CUresult r = gpc_as_cuGraphInstantiateWithFlags(GP_OP_cuGraphInstantiateWithParams, phGraphExec,
+                                                    hGraph, flags);
     instantiateParams->hErrNode_out = NULL;
     instantiateParams->result_out = r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
                                                       : CUDA_GRAPH_INSTANTIATE_ERROR;

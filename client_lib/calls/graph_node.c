@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "event_page.h"
+#include "exec_names.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "host_function.h"
@@ -348,7 +349,7 @@ static void note(CUgraphNode id, struct gpc_node *now)
 CUresult gpc_node_set(uint16_t op, const CUgraphExec *exec, CUgraphNode id,
                       const struct gpc_node_given *given)
 {
-    if ((exec && !gpc_handle_live(GP_HANDLE_GRAPH_EXEC, (uint64_t)*exec)) ||
+    if ((exec && !gpc_handle_live(GP_HANDLE_GRAPH_EXEC, gpc_exec_number((uint64_t)*exec))) ||
         !gpc_handle_live(GP_HANDLE_GRAPH_NODE, (uint64_t)id))
         return CUDA_ERROR_INVALID_VALUE;
     struct gpc_node *noted = gpc_node_new();

@@ -1,6 +1,7 @@
 #include "route.h"
 
 #include "call.h"
+#include "exec_names.h"
 #include "handle.h"
 #include "replica.h"
 #include "session.h"
@@ -153,6 +154,8 @@ static bool is_at_home(const struct gpc_call *call, struct gpc_session *home)
 CUresult gpc_handle_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
                          bool nullable, uint64_t *wire)
 {
+    if (kind == GP_HANDLE_GRAPH_EXEC)
+        id = gpc_exec_number(id);
     *wire = id;
     if (id == 0 && nullable)
         return CUDA_SUCCESS;

@@ -32,8 +32,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags, s
     SG_TRY(sg_context_current(&context));
     if (!out || !sg_handle_is(graph, SG_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
-    if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    SG_TRY(sg_device_launch_check(graph, flags, &f->why, &f->node));
     SG_TRY(sg_conditions_check(graph, &f->why, &f->node));
     SG_TRY(check_sets(graph, &f->node));
     CUgraphExec exec = calloc(1, sizeof(*exec));

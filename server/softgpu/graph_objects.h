@@ -150,6 +150,12 @@ CUresult sg_condition_launch(CUgraphNode node, struct sg_op **out);
 CUresult sg_condition_run(const struct sg_op *op);
 void sg_condition_set(void *context, uint64_t id, uint32_t value);
 
+/* ---- what kernels may name (graph_device.c); sg.lock is held ---- */
+/* Whether a graph may be instantiated with these flags for kernels that launch it; if not, why, and
+ * which node is wrong. */
+CUresult sg_device_launch_check(CUgraph graph, cuuint64_t flags, CUgraphInstantiateResult *why,
+                                CUgraphNode *wrong);
+
 /* What an entry point of graphs or nodes begins with: the lock, and a live handle. */
 #define SG_GRAPH_CHECK(graph)                                                                      \
     SG_LOCKED;                                                                                     \

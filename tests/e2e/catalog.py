@@ -72,7 +72,10 @@ ONCE_PROGRAMS = (
 )
 
 # What the soft GPU refuses by name.
-CARD_PROGRAMS = (Program("launching", "launching", flags=("-rdc=true",)),)
+CARD_PROGRAMS = (
+    Program("launching", "launching", flags=("-rdc=true",)),
+    Program("graph_launch", "graph_launch", flags=("-rdc=true",)),
+)
 
 DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),
@@ -107,6 +110,7 @@ DRIVER_PROGRAMS = (
     Program("driver_contextless", "driver_contextless", driver=True),
     Program("driver_graph", "driver_graph", driver=True),
     Program("driver_graph_nodes", "driver_graph_nodes", driver=True),
+    Program("driver_graph_device", "driver_graph_device", driver=True),
     Program("driver_graph_edges", "driver_graph_edges", driver=True),
     Program("driver_graph_host", "driver_graph_host", driver=True),
     Program("driver_graph_again", "driver_graph_again", driver=True),

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.real_gpu
 KIND_GRAPH, KIND_EXEC, KIND_NODE = 7, 8, 9
 INVALID_VALUE = 1
 RELAXED = 2
+DEVICE_LAUNCH = 4
 
 
 def capture(worker: Worker, stream: int, cookies: list[int], index: int = 1) -> int:
@@ -360,3 +361,20 @@ def test_a_body_goes_with_its_node(server: PoolServer) -> None:
         assert worker.result("gp_node_empty", late) == INVALID_VALUE
         empty_node(worker, graph, 5)  # perhaps where the other was
         assert body_of(worker, 5, 0, handle(KIND_GRAPH, 6)) == INVALID_VALUE
+
+
+def test_only_graphs_that_kernels_launch_are_named(server: PoolServer) -> None:
+    """Where the driver has any other graph is not told, and its name is no number of a graph."""
+    with worker_of(server) as worker:
+        stream = worker.stream()
+        runnable = capture(worker, stream, [])
+        ask = "gp_graph_exec_named"
+        assert worker.result(ask, struct.pack("<Q", runnable)) == INVALID_VALUE
+        assert worker.result(ask, struct.pack("<Q", handle(KIND_EXEC, 9))) == INVALID_VALUE
+        launched = handle(KIND_EXEC, 2)
+        body = struct.pack("<QQQ", launched, handle(KIND_GRAPH, 1), DEVICE_LAUNCH)
+        assert worker.result("cuGraphInstantiateWithFlags", body) == 0
+        result, name = struct.unpack_from("<i4xQ", worker.call(ask, struct.pack("<Q", launched)))
+        assert (result, name != 0) == (0, True)
+        for call in (ask, "cuGraphExecGetFlags", "cuGraphExecDestroy"):
+            assert worker.result(call, struct.pack("<Q", name)) == INVALID_VALUE
