@@ -102,7 +102,8 @@ static bool wants_record(const struct gp_activity_record *r)
         return wanted_then(GP_CUPTI_CONCURRENT_KERNEL, r->start) ||
                wanted_then(GP_CUPTI_KERNEL, r->start);
     case GP_ACTIVITY_COPY:
-        return wanted_then(GP_CUPTI_MEMCPY, r->start);
+        return wanted_then(gp_activity_between_gpus(r) ? GP_CUPTI_MEMCPY2 : GP_CUPTI_MEMCPY,
+                           r->start);
     default:
         return wanted_then(GP_CUPTI_MEMSET, r->start);
     }
@@ -285,7 +286,7 @@ static void deliver(void)
 #define BIT(kind) (UINT64_C(1) << (kind))
 #define OF_GPUS                                                                                    \
     (BIT(GP_CUPTI_KERNEL) | BIT(GP_CUPTI_CONCURRENT_KERNEL) | BIT(GP_CUPTI_MEMCPY) |               \
-     BIT(GP_CUPTI_MEMSET))
+     BIT(GP_CUPTI_MEMCPY2) | BIT(GP_CUPTI_MEMSET))
 /* Of overhead there is nothing to tell: CUPTI's own is the worker's. */
 #define KNOWN                                                                                      \
     (OF_GPUS | BIT(GP_CUPTI_DRIVER) | BIT(GP_CUPTI_OVERHEAD) | BIT(GP_CUPTI_EXTERNAL_CORRELATION))

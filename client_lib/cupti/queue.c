@@ -73,6 +73,8 @@ bool gpc_queue_activity(struct gpc_queue *q, const struct gp_activity_record *r,
         return false;
     *e = (struct gpc_queued){
         .kind = kinds[r->kind], .correlation = correlation, .name = keep_name(q, name)};
+    if (gp_activity_between_gpus(r))
+        e->kind = GP_CUPTI_MEMCPY2;
     e->activity = *r;
     return true;
 }
@@ -182,6 +184,30 @@ static void put_copy(struct writing *w, const struct gpc_queued *e)
     put(w, &c, sizeof c);
 }
 
+static void put_copy2(struct writing *w, const struct gpc_queued *e)
+{
+    const struct gp_activity_record *r = &e->activity;
+    const struct gp_cupti_memcpy2 c = {.kind = e->kind,
+                                       .copy = r->copy,
+                                       .from = r->from,
+                                       .to = r->to,
+                                       .flags = r->async ? GP_CUPTI_ASYNC : 0,
+                                       .bytes = r->bytes,
+                                       .start = in_their_clock(w, r->start),
+                                       .end = in_their_clock(w, r->end),
+                                       .device = r->device,
+                                       .context = r->context,
+                                       .stream = r->stream,
+                                       .from_device = r->from_device,
+                                       .from_context = r->from_context,
+                                       .to_device = r->to_device,
+                                       .to_context = r->to_context,
+                                       .correlation = e->correlation,
+                                       .graph_node = r->graph_node,
+                                       .graph = r->graph};
+    put(w, &c, sizeof c);
+}
+
 static void put_set(struct writing *w, const struct gpc_queued *e)
 {
     const struct gp_activity_record *r = &e->activity;
@@ -240,6 +266,8 @@ static void put_of_gpu(struct writing *w, const struct gpc_queued *e)
 {
     if (e->kind == GP_CUPTI_MEMCPY)
         put_copy(w, e);
+    else if (e->kind == GP_CUPTI_MEMCPY2)
+        put_copy2(w, e);
     else if (e->kind == GP_CUPTI_MEMSET)
         put_set(w, e);
     else

@@ -237,7 +237,8 @@ void gpc_timeline_activity(const struct gp_activity_record *r, const char *name)
     static const char *const copies[] = {[GP_CUPTI_HTOD] = "copy from the host",
                                          [GP_CUPTI_DTOH] = "copy to the host",
                                          [GP_CUPTI_DTOD] = "copy on the GPU",
-                                         [GP_CUPTI_HTOH] = "copy on the host"};
+                                         [GP_CUPTI_HTOH] = "copy on the host",
+                                         [GP_CUPTI_PTOP] = "copy between GPUs"};
     const size_t known = sizeof copies / sizeof copies[0];
     char event[EVENT_BYTES], shown[512] = "memory set";
     if (r->kind == GP_ACTIVITY_KERNEL)

@@ -70,17 +70,24 @@ CUresult gpc_activity_flush(bool forced, uint64_t *dropped)
     return result;
 }
 
-/* Of one record, as it came: in our clock, with our number of its device. False: it is of no
+static bool take_device(const struct gpc_session *s, uint32_t *device)
+{
+    CUdevice ours = *device < s->snapshot->device_count ? gpc_device_of(s, *device) : -1;
+    if (ours >= 0)
+        *device = (uint32_t)ours;
+    return ours >= 0;
+}
+
+/* Of one record, as it came: in our clock, with our numbers of its devices. False: it is of no
  * device of the session, or has not ended. */
 static bool take_over(const struct gpc_session *s, struct gp_activity_record *r)
 {
     uint64_t ahead = __atomic_load_n(&s->clock_ahead, __ATOMIC_RELAXED);
-    if (r->device >= s->snapshot->device_count || !r->start || r->end < r->start)
+    bool two = gp_activity_between_gpus(r);
+    if (!r->start || r->end < r->start || !take_device(s, &r->device))
         return false;
-    CUdevice device = gpc_device_of(s, r->device);
-    if (device < 0)
+    if (two && !(take_device(s, &r->from_device) && take_device(s, &r->to_device)))
         return false;
-    r->device = (uint32_t)device;
     r->start -= ahead;
     r->end -= ahead;
     return r->start <= r->end;

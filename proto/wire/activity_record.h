@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cupti.h"
+
 /* Of the records of one message, and of one name with its NUL. */
 #define GP_ACTIVITY_BYTES 65536u
 #define GP_ACTIVITY_NAME 4096u
@@ -37,7 +39,14 @@ struct gp_activity_record {
     uint64_t bytes;                /* copies and sets */
     uint32_t value;                /* of a set */
     uint8_t copy, from, to, async; /* gp_cupti_copy, gp_cupti_memory; what is set is `to` */
-    int32_t grid[3], block[3];
+    union {
+        struct { /* kernels */
+            int32_t grid[3], block[3];
+        };
+        struct { /* copies between two GPUs: ordinals, and CUPTI's numbers */
+            uint32_t from_device, from_context, to_device, to_context, unused[2];
+        };
+    };
     uint32_t cluster[3];
     int32_t static_shared, dynamic_shared;
     uint32_t local_per_thread, local_total, registers;
@@ -46,6 +55,12 @@ struct gp_activity_record {
     uint32_t zero;
 };
 _Static_assert(sizeof(struct gp_activity_record) == 144, "the form on the wire");
+
+/* It names two devices. */
+static inline bool gp_activity_between_gpus(const struct gp_activity_record *r)
+{
+    return r->kind == GP_ACTIVITY_COPY && r->copy == GP_CUPTI_PTOP;
+}
 
 static inline size_t gp_activity_size(uint32_t name_bytes)
 {

@@ -34,11 +34,18 @@ enum gp_cupti_kind {
     GP_CUPTI_RUNTIME = 5,
     GP_CUPTI_CONCURRENT_KERNEL = 10,
     GP_CUPTI_OVERHEAD = 17,
+    GP_CUPTI_MEMCPY2 = 22, /* between two GPUs */
     GP_CUPTI_EXTERNAL_CORRELATION = 39,
 };
 
 /* Of copies, and of their ends. */
-enum gp_cupti_copy { GP_CUPTI_HTOD = 1, GP_CUPTI_DTOH = 2, GP_CUPTI_DTOD = 8, GP_CUPTI_HTOH = 9 };
+enum gp_cupti_copy {
+    GP_CUPTI_HTOD = 1,
+    GP_CUPTI_DTOH = 2,
+    GP_CUPTI_DTOD = 8,
+    GP_CUPTI_HTOH = 9,
+    GP_CUPTI_PTOP = 10,
+};
 enum gp_cupti_memory {
     GP_CUPTI_MEMORY_UNKNOWN,
     GP_CUPTI_PAGEABLE,
@@ -106,6 +113,21 @@ _Static_assert(offsetof(struct gp_cupti_memcpy, correlation) == 44, "CUPTI's lay
 _Static_assert(offsetof(struct gp_cupti_memcpy, copies) == 88, "CUPTI's layout");
 _Static_assert(sizeof(struct gp_cupti_memcpy) == 112, "CUPTI's layout");
 
+/* Between two GPUs; `device`, `context` and `stream` are those that make it. */
+struct gp_cupti_memcpy2 {
+    uint32_t kind;
+    uint8_t copy, from, to, flags;
+    uint64_t bytes, start, end;
+    uint32_t device, context, stream;
+    uint32_t from_device, from_context, to_device, to_context, correlation;
+    void *reserved;
+    uint64_t graph_node;
+    uint32_t graph, channel, channel_type, pad;
+};
+_Static_assert(offsetof(struct gp_cupti_memcpy2, correlation) == 60, "CUPTI's layout");
+_Static_assert(offsetof(struct gp_cupti_memcpy2, graph) == 80, "CUPTI's layout");
+_Static_assert(sizeof(struct gp_cupti_memcpy2) == 96, "CUPTI's layout");
+
 struct gp_cupti_memset {
     uint32_t kind, value;
     uint64_t bytes, start, end;
@@ -172,6 +194,8 @@ static inline size_t gp_cupti_size(uint32_t kind)
         return sizeof(struct gp_cupti_kernel);
     case GP_CUPTI_MEMCPY:
         return sizeof(struct gp_cupti_memcpy);
+    case GP_CUPTI_MEMCPY2:
+        return sizeof(struct gp_cupti_memcpy2);
     case GP_CUPTI_MEMSET:
         return sizeof(struct gp_cupti_memset);
     case GP_CUPTI_DRIVER:

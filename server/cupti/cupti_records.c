@@ -116,8 +116,12 @@ static void compare_clocks(void)
 }
 
 /* CUPTI says which message a call is for only of calls that it records. */
-static const uint32_t kinds[] = {GP_CUPTI_CONCURRENT_KERNEL, GP_CUPTI_MEMCPY, GP_CUPTI_MEMSET,
-                                 GP_CUPTI_DRIVER, GP_CUPTI_EXTERNAL_CORRELATION};
+static const uint32_t kinds[] = {GP_CUPTI_CONCURRENT_KERNEL,
+                                 GP_CUPTI_MEMCPY,
+                                 GP_CUPTI_MEMCPY2,
+                                 GP_CUPTI_MEMSET,
+                                 GP_CUPTI_DRIVER,
+                                 GP_CUPTI_EXTERNAL_CORRELATION};
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
 static void buffers_free(void)
@@ -257,6 +261,28 @@ static void from_memcpy(const struct gp_cupti_memcpy *c, struct gp_activity_reco
     r->async = c->flags & GP_CUPTI_ASYNC;
 }
 
+static void from_memcpy2(const struct gp_cupti_memcpy2 *c, struct gp_activity_record *r)
+{
+    r->kind = GP_ACTIVITY_COPY;
+    r->seq = seq_of(c->correlation);
+    r->start = our_time(c->start);
+    r->end = our_time(c->end);
+    r->device = c->device;
+    r->context = c->context;
+    r->stream = c->stream;
+    r->graph = c->graph;
+    r->graph_node = c->graph_node;
+    r->bytes = c->bytes;
+    r->copy = GP_CUPTI_PTOP;
+    r->from = c->from;
+    r->to = c->to;
+    r->async = c->flags & GP_CUPTI_ASYNC;
+    r->from_device = c->from_device;
+    r->from_context = c->from_context;
+    r->to_device = c->to_device;
+    r->to_context = c->to_context;
+}
+
 static void from_memset(const struct gp_cupti_memset *m, struct gp_activity_record *r)
 {
     r->kind = GP_ACTIVITY_SET;
@@ -293,6 +319,9 @@ static bool translate(const void *record, struct gp_activity_record *r, const ch
         return true;
     case GP_CUPTI_MEMCPY:
         from_memcpy(record, r);
+        return true;
+    case GP_CUPTI_MEMCPY2:
+        from_memcpy2(record, r);
         return true;
     case GP_CUPTI_MEMSET:
         from_memset(record, r);

@@ -127,9 +127,48 @@ static uint8_t memory_of(const void *at)
     return sg_space_is_host(extent.space) ? GP_CUPTI_PINNED : GP_CUPTI_DEVICE;
 }
 
+/* Whether the ends of a copy are two devices' memory. */
+static bool between_devices(const struct sg_copy *c, struct sg_extent *from, struct sg_extent *to)
+{
+    return !c->staged && sg_address_find((uint64_t)(uintptr_t)c->src, from) &&
+           sg_address_find((uint64_t)(uintptr_t)c->dst, to) && !sg_space_is_host(from->space) &&
+           !sg_space_is_host(to->space) && from->device != to->device;
+}
+
+/* Contexts other than the copy's may have gone: their numbers are 0. */
+static void peer_copy_ran(const struct sg_op *op, uint64_t start, const struct sg_extent *from,
+                          const struct sg_extent *to)
+{
+    const struct sg_copy *c = &op->copy;
+    const struct sg_device *device = op->context->device;
+    uint32_t context = (uint32_t)op->context->id;
+    struct gp_cupti_memcpy2 r = {.kind = GP_CUPTI_MEMCPY2,
+                                 .copy = GP_CUPTI_PTOP,
+                                 .from = GP_CUPTI_DEVICE,
+                                 .to = GP_CUPTI_DEVICE,
+                                 .bytes = c->width * c->height * c->depth,
+                                 .start = start,
+                                 .end = gp_real_ns(),
+                                 .device = (uint32_t)device->ordinal,
+                                 .context = context,
+                                 .stream = running.stream,
+                                 .from_device = (uint32_t)from->device->ordinal,
+                                 .from_context = from->device == device ? context : 0,
+                                 .to_device = (uint32_t)to->device->ordinal,
+                                 .to_context = to->device == device ? context : 0,
+                                 .correlation = running.correlation};
+    if (wants(GP_CUPTI_MEMCPY2))
+        append(&r, sizeof r);
+}
+
 static void copy_ran(const struct sg_op *op, uint64_t start)
 {
     const struct sg_copy *c = &op->copy;
+    struct sg_extent source, target;
+    if (between_devices(c, &source, &target)) {
+        peer_copy_ran(op, start, &source, &target);
+        return;
+    }
     struct gp_cupti_memcpy r = {.kind = GP_CUPTI_MEMCPY,
                                 .from = c->staged ? GP_CUPTI_PAGEABLE : memory_of(c->src),
                                 .to = memory_of(c->dst),
@@ -143,7 +182,8 @@ static void copy_ran(const struct sg_op *op, uint64_t start)
                                 .copies = 1};
     bool from = r.from == GP_CUPTI_DEVICE, to = r.to == GP_CUPTI_DEVICE;
     r.copy = from && to ? GP_CUPTI_DTOD : from ? GP_CUPTI_DTOH : to ? GP_CUPTI_HTOD : GP_CUPTI_HTOH;
-    append(&r, sizeof r);
+    if (wants(GP_CUPTI_MEMCPY))
+        append(&r, sizeof r);
 }
 
 static void set_ran(const struct sg_op *op, uint64_t start)
@@ -169,7 +209,7 @@ void sg_activity_ran(const struct sg_op *op, uint64_t start)
     pthread_mutex_lock(&lock);
     if (op->kind == SG_OP_KERNEL && wants(GP_CUPTI_CONCURRENT_KERNEL))
         kernel_ran(op, start);
-    else if (op->kind == SG_OP_COPY && wants(GP_CUPTI_MEMCPY))
+    else if (op->kind == SG_OP_COPY)
         copy_ran(op, start);
     else if (op->kind == SG_OP_SET && wants(GP_CUPTI_MEMSET))
         set_ran(op, start);

@@ -21,6 +21,7 @@ struct written {
         uint32_t kind;
         struct gp_cupti_kernel kernel;
         struct gp_cupti_memcpy copy;
+        struct gp_cupti_memcpy2 peer;
         struct gp_cupti_external external;
         struct gp_cupti_api api;
     } list[8];
@@ -92,6 +93,33 @@ static void pieces_of_a_copy_are_one(void **state)
     assert_int_equal(w.list[1].copy.correlation, 8);
 }
 
+static void copies_between_gpus_name_both(void **state)
+{
+    struct written w = {.room = 8};
+    const struct gp_activity_record r = {.start = 1100,
+                                         .end = 1200,
+                                         .bytes = 10,
+                                         .copy = GP_CUPTI_PTOP,
+                                         .device = 1,
+                                         .from_device = 1,
+                                         .from_context = 4,
+                                         .to_device = 3,
+                                         .to_context = 6};
+    (void)state;
+    copy(r, 7);
+    copy(r, 7); /* two copies, and no pieces of one */
+    assert_int_equal(write_all(&w), 0);
+    assert_int_equal(w.count, 2);
+    assert_int_equal(w.list[0].kind, GP_CUPTI_MEMCPY2);
+    assert_int_equal(w.list[0].peer.correlation, 7);
+    assert_int_equal(w.list[0].peer.bytes, 10);
+    assert_int_equal(w.list[0].peer.from_device, 1);
+    assert_int_equal(w.list[0].peer.from_context, 4);
+    assert_int_equal(w.list[0].peer.to_device, 3);
+    assert_int_equal(w.list[0].peer.to_context, 6);
+    assert_int_equal(w.list[0].peer.end, 5400);
+}
+
 static void far_times_stay_numbers(void **state)
 {
     struct written w = {.room = 8};
@@ -136,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_come_first_and_clocks_are_theirs),
         cmocka_unit_test(pieces_of_a_copy_are_one),
+        cmocka_unit_test(copies_between_gpus_name_both),
         cmocka_unit_test(far_times_stay_numbers),
         cmocka_unit_test(what_is_refused_is_counted),
         cmocka_unit_test(there_is_an_end),

@@ -197,7 +197,8 @@ static void recount(struct fake_server *s)
     uint32_t at = sizeof *q, count = draw_below(d, 4);
     memset(whole, 0, 4096);
     for (uint32_t i = 0; i < count; i++) {
-        struct gp_activity_record r = {.kind = 1 + draw_below(d, 3), .start = 1, .end = 2};
+        struct gp_activity_record r = {
+            .kind = 1 + draw_below(d, 3), .start = 1, .end = 2, .copy = (uint8_t)draw_below(d, 11)};
         char name[24] = "a kernel \"quoted\"";
         r.device = draw_below(d, 2 * DEVICES);
         r.name_bytes = draw_below(d, 2) * (uint32_t)sizeof name;

@@ -30,11 +30,18 @@ static bool find_device(const struct gpw_session *s, uint32_t *device)
     return false;
 }
 
+static bool find_devices(const struct gpw_session *s, struct gp_activity_record *r)
+{
+    bool two = gp_activity_between_gpus(r);
+    return find_device(s, &r->device) &&
+           (!two || (find_device(s, &r->from_device) && find_device(s, &r->to_device)));
+}
+
 static void add(void *arg, const struct gp_activity_record *record, const char *name)
 {
     struct bringing *b = arg;
     struct gp_activity_record r = *record;
-    if (!find_device(b->session, &r.device))
+    if (!find_devices(b->session, &r))
         return;
     r.name_bytes = name ? (uint32_t)strnlen(name, GP_ACTIVITY_NAME - 1) + 1 : 0;
     r.size = (uint32_t)gp_activity_size(r.name_bytes);

@@ -99,7 +99,7 @@ static void open_library(const char *path)
 
 /* What was found in the buffers. */
 struct found {
-    unsigned kernels, large, pinned, sets, calls, externals, strange;
+    unsigned kernels, large, pinned, between, sets, calls, externals, strange;
     uint64_t begin, end;                   /* the first and the last moment that is named */
     uint32_t launches[LAUNCHES], said[64]; /* correlations */
 };
@@ -125,6 +125,7 @@ static void look_at(struct found *f, const void *record)
 {
     const struct gp_cupti_kernel *k = record;
     const struct gp_cupti_memcpy *c = record;
+    const struct gp_cupti_memcpy2 *two = record;
     const struct gp_cupti_memset *m = record;
     const struct gp_cupti_external *e = record;
     switch (*(const uint32_t *)record) {
@@ -142,6 +143,14 @@ static void look_at(struct found *f, const void *record)
         EXPECT(c->bytes == LARGE || c->copy == GP_CUPTI_DTOH, "a copy of %zu bytes",
                (size_t)c->bytes);
         widen(f, c->start, c->end);
+        break;
+    case GP_CUPTI_MEMCPY2:
+        EXPECT(two->copy == GP_CUPTI_PTOP && two->from_device == (uint32_t)driver_device &&
+                   two->to_device == (uint32_t)driver_device + 1 && two->bytes == 64 * sizeof(int),
+               "a copy of %zu bytes from device %u to %u", (size_t)two->bytes, two->from_device,
+               two->to_device);
+        f->between++;
+        widen(f, two->start, two->end);
         break;
     case GP_CUPTI_MEMSET:
         f->sets += m->bytes == 64 * sizeof(int) && m->value == 5;
@@ -181,6 +190,27 @@ static bool was_said(const struct found *f, uint32_t correlation)
     return false;
 }
 
+static bool has_second_device(void)
+{
+    int count = 0;
+    CU(cuDeviceGetCount(&count));
+    return count > driver_device + 1;
+}
+
+static void copy_to_second_device(CUdeviceptr from)
+{
+    CUdevice second = driver_device + 1;
+    CUcontext there;
+    CUdeviceptr to;
+    CU(cuDevicePrimaryCtxRetain(&there, second));
+    CU(cuCtxPushCurrent(there));
+    CU(cuMemAlloc(&to, 64 * sizeof(int)));
+    CU(cuMemcpyPeer(to, there, from, driver_context, 64 * sizeof(int)));
+    CU(cuMemFree(to));
+    CU(cuCtxPopCurrent(NULL));
+    CU(cuDevicePrimaryCtxRelease(second));
+}
+
 static void work(CUfunction function)
 {
     CUdeviceptr device;
@@ -201,12 +231,15 @@ static void work(CUfunction function)
     EXPECT(host[63] == 5 + LAUNCHES, "value 63 is %d", host[63]);
     CU(cuCtxSynchronize());
     CU(cuMemFreeHost(pinned));
+    if (has_second_device())
+        copy_to_second_device(device);
     CU(cuMemFree(device));
     free(large);
 }
 
 static const uint32_t kinds[] = {GP_CUPTI_MEMCPY, GP_CUPTI_MEMSET,   GP_CUPTI_CONCURRENT_KERNEL,
-                                 GP_CUPTI_DRIVER, GP_CUPTI_OVERHEAD, GP_CUPTI_EXTERNAL_CORRELATION};
+                                 GP_CUPTI_DRIVER, GP_CUPTI_OVERHEAD, GP_CUPTI_EXTERNAL_CORRELATION,
+                                 GP_CUPTI_MEMCPY2};
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
 static void profiled(CUfunction function)
@@ -237,6 +270,7 @@ static void profiled(CUfunction function)
            f.calls);
     EXPECT(f.large == 1, "one large copy is %u", f.large);
     EXPECT(f.pinned == 1, "one copy to pinned memory is %u", f.pinned);
+    EXPECT(f.between == has_second_device(), "one copy between devices is %u", f.between);
     EXPECT(f.sets == 1 && f.strange == 0, "%u sets, %u strange records", f.sets, f.strange);
     for (int i = 0; i < LAUNCHES; i++)
         EXPECT(was_said(&f, f.launches[i]), "launch %d was nothing's", i);
