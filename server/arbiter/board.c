@@ -209,3 +209,18 @@ void gp_board_leave(struct gp_board *f, int member)
     if (f->members[member].pid)
         member_remove(f, &f->members[member]);
 }
+
+void gp_board_busy_count(struct tenant_slot *t, uint64_t now)
+{
+    if (t->busy && now > t->busy_from) {
+        t->usage.busy_ns += now - t->busy_from;
+        t->busy_from = now;
+    }
+}
+
+void gp_board_count(struct gp_board *f, int member, uint64_t launches, uint64_t bytes)
+{
+    struct gp_board_usage *u = &gp_board_tenant_of(f, &f->members[member])->usage;
+    u->launches += launches;
+    u->bytes_copied += bytes;
+}

@@ -108,14 +108,6 @@ static void charge(struct gp_board *f, struct tenant_slot *t, uint64_t now)
     }
 }
 
-void gp_board_busy_count(struct tenant_slot *t, uint64_t now)
-{
-    if (t->busy && now > t->busy_from) {
-        t->usage.busy_ns += now - t->busy_from;
-        t->busy_from = now;
-    }
-}
-
 /* --- the turn ----------------------------------------------------------------------- */
 
 /* Whoever waits and is furthest behind, but not `except`; high priority goes first. */
@@ -489,11 +481,4 @@ void gp_board_idle(struct gp_board *f, int member, uint64_t idle_ns)
     uint64_t now = gp_board_now();
     gp_board_member_idle(f, member, idle_ns < now ? now - idle_ns : now);
     gp_board_turn(f, now);
-}
-
-void gp_board_count(struct gp_board *f, int member, uint64_t launches, uint64_t bytes)
-{
-    struct gp_board_usage *u = &gp_board_tenant_of(f, &f->members[member])->usage;
-    u->launches += launches;
-    u->bytes_copied += bytes;
 }
