@@ -190,13 +190,28 @@ static void turn_give(struct gp_board *f, struct tenant_slot *t, uint64_t now)
     f->holder = gp_board_index(f, t);
 }
 
+/* Since when members of others have waited for the turn; `now`: nobody does. */
+static uint64_t others_wait_since(struct gp_board *f, const struct tenant_slot *t, uint64_t now)
+{
+    uint64_t since = now;
+    for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
+        const struct member_slot *m = &f->members[i];
+        if (m->pid && m->wants_since && gp_board_tenant_of(f, m) != t && m->wants_since < since)
+            since = m->wants_since;
+    }
+    return since;
+}
+
 static void turn_take(struct gp_board *f, uint64_t now)
 {
+    struct tenant_slot *t = gp_board_holder(f);
     uint64_t length = now > f->turn_began ? now - f->turn_began : 0;
-    gp_board_holder(f)->usage.held_ns += length;
+    uint64_t waited = now - others_wait_since(f, t, now); /* before that it cost nobody anything */
+    t->usage.held_ns += length;
+    waited = waited < length ? waited : length;
     f->longest -= f->longest / 16;
-    if (f->longest < length)
-        f->longest = length;
+    if (f->longest < waited)
+        f->longest = waited;
     f->holder = -1;
     f->yielding = 0;
 }
@@ -246,12 +261,7 @@ static void turn_of_busy(struct gp_board *f, struct tenant_slot *t, uint64_t now
 /* The holder has had no work: that costs it the time for which others have waited meanwhile. */
 static void charge_idle(struct gp_board *f, struct tenant_slot *t, uint64_t now)
 {
-    uint64_t since = now;
-    for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
-        const struct member_slot *m = &f->members[i];
-        if (m->pid && m->wants_since && gp_board_tenant_of(f, m) != t && m->wants_since < since)
-            since = m->wants_since;
-    }
+    uint64_t since = others_wait_since(f, t, now);
     if (t->charged_to < since)
         t->charged_to = since;
     charge(f, t, now);

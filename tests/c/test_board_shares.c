@@ -356,6 +356,24 @@ static void who_comes_back_has_no_debt(void **state)
     assert_within("one after the other", (double)t[1].work_ns / (3000.0 * MS), 1, 2);
 }
 
+/* A turn that lasted because nobody else wanted it was taken for one that others had to wait for: who
+ * came next without having worked before had as much in advance, and the others nothing. */
+static void a_long_turn_alone_gives_nobody_more(void **state)
+{
+    (void)state;
+    struct tenant t[3] = {
+        {.name = "a", .grant = {.weight = 1}, .kernel_ns = 500 * US, .per_step = 10000},
+        {.name = "b", .grant = {.weight = 1}, .kernel_ns = 500 * US, .from = 6200 * MS},
+        {.name = "c", .grant = {.weight = 1}, .kernel_ns = 500 * US, .from = 6250 * MS}};
+    t[0].think_ns = 300 * MS;
+    clock_ns = 1000 * MS;
+    /* a for 5 s, and all three from 6300 ms on */
+    simulate((struct gp_board_gpu){GP_POLICY_PREEMPTIVE, 20, 90, 0, 0}, t, 3, 8300 * MS);
+    assert_within("of all, who was alone", (double)t[0].work_ns / (5985.0 * MS), 1, 2);
+    assert_within("who came first", (double)t[1].work_ns / (1060.0 * MS), 1, 5);
+    assert_within("who came last", (double)t[2].work_ns / (1010.0 * MS), 1, 5);
+}
+
 /* Enter, work for `ns`, and say that it is over; returns how long it waited at the gate. */
 static uint64_t work_once(struct gp_board *b, int member, uint64_t ns)
 {
@@ -472,6 +490,7 @@ int main(void)
         cmocka_unit_test(elastic_shares_borrow_up_to_their_ceiling),
         cmocka_unit_test(being_alone_is_no_debt),
         cmocka_unit_test(who_comes_back_has_no_debt),
+        cmocka_unit_test(a_long_turn_alone_gives_nobody_more),
         cmocka_unit_test(idle_with_the_turn_is_no_debt),
         cmocka_unit_test(no_weight_no_compute),
         cmocka_unit_test(high_priority_goes_first_up_to_its_part),
