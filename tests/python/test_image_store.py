@@ -1,0 +1,139 @@
+"""What is kept of images, for whom, and what a worker that lies can do to it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from gpupool_server.image_store import ImageError, ImageStore
+
+KIB = 1 << 10
+
+
+def memory(data: bytes) -> int:
+    file = os.memfd_create("image")
+    os.write(file, data)
+    return file
+
+
+def name_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class Kept:
+    """A store, and what is put into it."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.store = ImageStore(folder / "images", limit)
+        self._clock = 1_000_000_000
+
+    def folder(self, tenant: str, pool: str | None = None) -> Path:
+        return self.store.folder_of(pool, tenant)
+
+    def put(self, tenant: str, data: bytes, name: str = "", size: int = 0) -> Path:
+        source = memory(data)
+        folder, name = self.folder(tenant), name or name_of(data)
+        try:
+            self.store.keep(folder, name, size or len(data), source)
+        finally:
+            os.close(source)
+        self._clock += 1  # the order is told by the clock of the test alone
+        os.utime(folder / name, (self._clock, self._clock))
+        return folder / name
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path, 10 * KIB)
+
+
+def test_what_is_kept_is_read_by_all_and_written_by_none(kept: Kept) -> None:
+    path = kept.put("red", b"image")
+    assert path.read_bytes() == b"image"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.parent.stat().st_mode & 0o777 == 0o755
+    assert path.parent.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_tenants_have_folders_of_their_own(kept: Kept) -> None:
+    folders = {
+        kept.folder("red"),
+        kept.folder("blue"),
+        kept.folder(".."),
+        kept.folder("red", "tcp://one:1"),
+        kept.folder("red", "tcp://two:1"),
+    }
+    assert len(folders) == 5
+    assert {each.parent for each in folders} == {kept.folder("red").parent}
+
+
+@pytest.mark.parametrize("name", ["0" * 64, "../" + "0" * 61, "0" * 63, "A" * 64, "0" * 64 + "\n"])
+def test_a_wrong_hash_is_not_kept(kept: Kept, name: str) -> None:
+    with pytest.raises(ImageError):
+        kept.put("red", b"image", name)
+    assert list(kept.folder("red").iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [-1, 6, 4096, 10 * KIB + 1, 1 << 33, 1 << 64])
+def test_a_wrong_size_is_not_kept(kept: Kept, size: int) -> None:
+    with pytest.raises(ImageError):
+        kept.put("red", b"image", size=size)
+    assert list(kept.folder("red").iterdir()) == []
+
+
+def test_only_files_of_memory_are_read(kept: Kept, tmp_path: Path) -> None:
+    """Whose reading ends: a FIFO, or a file of somebody's file system, may keep a thread."""
+    read, write = os.pipe()
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.write(file, b"image")
+    for source in (read, write, file):
+        if source == file and os.statvfs(tmp_path).f_fsid == os.statvfs("/dev/shm").f_fsid:
+            continue
+        with pytest.raises(ImageError, match="no file of memory"):
+            kept.store.keep(kept.folder("red"), name_of(b"image"), 5, source)
+    for source in (read, write, file):
+        os.close(source)
+
+
+def test_the_tenant_that_has_most_gives_way(kept: Kept) -> None:
+    first, second = kept.put("red", b"1" * 3 * KIB), kept.put("red", b"2" * 3 * KIB)
+    other = kept.put("blue", b"3" * 2 * KIB)
+    kept.store.used(first.parent, first.name)
+    third = kept.put("blue", b"4" * 3 * KIB)
+    assert first.exists(), "it was used since"
+    assert not second.exists()
+    assert other.exists() and third.exists()
+
+
+def test_who_sends_much_takes_nothing_from_others(kept: Kept) -> None:
+    mine = kept.put("blue", b"b" * 4 * KIB)
+    for number in range(20):
+        kept.put("red", bytes([number]) * 3 * KIB)
+    assert mine.exists()
+    assert len(list(kept.folder("red").iterdir())) == 2
+
+
+def test_a_start_tidies_up(kept: Kept, tmp_path: Path) -> None:
+    old, new = kept.put("red", b"1" * 4 * KIB), kept.put("red", b"2" * 4 * KIB)
+    draft = old.with_suffix(".new")
+    draft.write_bytes(b"1")
+    ImageStore(tmp_path / "images", 5 * KIB).tidy()
+    assert not draft.exists() and not old.exists()
+    assert new.exists()
+
+
+def test_what_is_kept_is_not_written_again(kept: Kept) -> None:
+    """Nor does anything give way to it."""
+    other, path = kept.put("red", b"1" * 4 * KIB), kept.put("red", b"2" * 5 * KIB)
+    before = path.stat().st_ino
+    assert kept.put("red", b"2" * 5 * KIB).stat().st_ino == before
+    assert other.exists()
+
+
+def test_what_was_damaged_is_replaced(kept: Kept) -> None:
+    path = kept.put("red", b"image")
+    path.write_bytes(b"other")
+    assert kept.put("red", b"image").read_bytes() == b"image"
