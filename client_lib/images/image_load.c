@@ -15,9 +15,6 @@
 #include "jit_options.h"
 #include "module.h"
 
-/* Below this the image is sent before it is asked for: one round trip, not two. */
-#define EAGER_BYTES (4u << 20)
-
 CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image *image,
                        const unsigned char hash[32])
 {
@@ -80,7 +77,7 @@ static CUresult load_pieces(const struct gpc_route *on, const struct gpc_load *l
 {
     unsigned char hash[32];
     gpc_image_hash(image, hash);
-    bool eager = image->total <= EAGER_BYTES;
+    bool eager = image->total <= GP_IMAGE_EAGER;
     uint32_t state = GP_IMAGE_MISSING;
     CUresult r = eager ? gpc_image_put(on, image, hash) : CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)

@@ -28,6 +28,10 @@
 /* No image, compressed or not, is larger. */
 #define GP_IMAGE_BYTES_MAX (UINT64_C(1) << 32)
 
+/* A larger image is asked for before it is sent, and kept for sessions to come: up to here it costs
+ * less to send it than to wait for the answer. */
+#define GP_IMAGE_EAGER (1u << 20)
+
 enum gp_image_kind {
     GP_IMAGE_KIND_UNKNOWN = 0,
     GP_IMAGE_KIND_FATBIN = 1, /* from its 0xBA55ED50 header on */

@@ -43,6 +43,9 @@ class BudgetSettings(BaseModel):
     session_disk: SizeSetting = Field(
         320 * MEBIBYTE, ge=16 * MEBIBYTE, le=1 << 50, description="a size from 16MiB, e.g. 1GiB"
     )
+    image_cache: SizeSetting = Field(
+        8 << 30, ge=0, le=1 << 50, description="a size, e.g. 8GiB; 0: no image is kept"
+    )
     session_log_lines: int = Field(
         10_000, ge=100, le=1_000_000_000, description="a whole number 100..1000000000"
     )

@@ -21,12 +21,16 @@ import contextlib
 import re
 import select
 import socket
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 from gpupool_common import logs
 from gpupool_common.closer import Closer, take_no_descriptors
 from gpupool_common.relay_limits import Budgets
+from gpupool_server.image_keeper import ImageKeeper
+from gpupool_server.image_store import ImageStore
 from gpupool_server.ranks import Ranks
 from gpupool_server.rundir import Meta
 from gpupool_server.session import Session
@@ -67,10 +71,11 @@ def _is_over(connection: socket.socket) -> bool:
 class Exchange:
     """Answers the questions of workers. For the event loop's thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: ImageStore | None = None, limit: int = 0) -> None:
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._closer = Closer()
         self._ranks = Ranks()
+        self._keeper = None if store is None else ImageKeeper(store, limit, self._closer)
         self._budgets = Budgets(QUESTION_RATE, QUESTION_BURST)
         self._log = logs.get("exchange")
 
@@ -78,12 +83,15 @@ class Exchange:
         """End the process that closes what workers have shared."""
         self._closer.end()
 
-    def admit(self, session: Session) -> None:
-        """Let the worker of a session ask, and be asked, until it is let go of."""
-        self._sessions[session.meta.session] = session
-        session.questions = asyncio.get_running_loop().create_task(self._serve(session))
+    def admit(self, session: Session, images: Path | None = None) -> None:
+        """Let the worker of a session ask, and be asked, until it is let go of.
 
-    async def _serve(self, session: Session) -> None:
+        ``images`` is where those of its tenant are kept.
+        """
+        self._sessions[session.meta.session] = session
+        session.questions = asyncio.get_running_loop().create_task(self._serve(session, images))
+
+    async def _serve(self, session: Session, images: Path | None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         take_no_descriptors(ours)
         with ours:
@@ -96,19 +104,26 @@ class Exchange:
                     return
             self._ranks.admit(session.meta, partial(_tell, ours))
             try:
-                await self._hear(session, ours)
+                heard = None
+                if self._keeper is not None and images is not None:
+                    heard = self._keeper.listen(session, images)
+                await self._hear(session, ours, heard)
             finally:
                 if _is_over(ours):
                     self._ranks.over(session.meta.session)
                 else:
                     self._ranks.forget(session.meta.session)
 
-    async def _hear(self, session: Session, ours: socket.socket) -> None:
+    async def _hear(
+        self, session: Session, ours: socket.socket, heard: Callable[[bytes], bool] | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # it has gone
             while question := await loop.sock_recv(ours, MOST):
                 while not self._budgets.spend(session.meta.tenant.encode()):
                     await asyncio.sleep(PAUSE)
+                if heard is not None and heard(question):
+                    continue
                 if not await self._answer(session, ours, question):
                     break
 

@@ -84,7 +84,8 @@ class Place:
     keep: tuple[int, ...] = ()
     #: Of the pool's lease that it is of, if it is of one.
     part: LeasePart | None = None
-    #: Files that it may write to.
+    #: Folders that it may read, and files that it may write to.
+    read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     #: Layers that its session cannot have, and why.
     off: Mapping[str, str] = field(default_factory=dict)
@@ -401,7 +402,7 @@ class Jail:
         found += [("library", path) for path in self._libraries]
         nodes, _ = jail_devices.nodes(self._inventory, place.devices)
         found += [("device", node) for node in nodes]
-        found += [("read", path) for path in self._read_only()]
+        found += [("read", path) for path in (*self._read_only(), *place.read)]
         if self._inventory.kind == "soft":  # its turns, as the hardware's are in the hardware
             found.append(("write", self._run_dir / "gpus" / "soft"))
         else:

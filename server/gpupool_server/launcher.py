@@ -18,6 +18,7 @@ from gpupool_server.budgets import of_worker
 from gpupool_server.config import Settings
 from gpupool_server.exchange import Exchange
 from gpupool_server.gpus import Allocation, Gpus
+from gpupool_server.image_store import FOLDER, ImageStore
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.jail import Jail, Place, listen_control
 from gpupool_server.jail_status import Confined
@@ -68,8 +69,11 @@ class Launcher:
         self._logs = WorkerLogs(settings)
         #: Whose workers have been started and are not ready.
         self.starting: list[Session] = []
-        self._exchange = Exchange()
-        self._peers = Peers(settings, lasting_dir(settings, run_dir.path)[0])
+        state, _ = lasting_dir(settings, run_dir.path)
+        self._images = ImageStore(state / FOLDER, settings.image_cache)
+        self._images.tidy()
+        self._exchange = Exchange(self._images, settings.image_cache)
+        self._peers = Peers(settings, state)
 
     async def start(
         self, request: SessionRequest, devices: tuple[int, ...], budgets: Mapping[str, int]
@@ -93,7 +97,7 @@ class Launcher:
                 self.starting.append(session)
                 ready = await self._await_ready(session, answer)
                 span.set(process__pid=session.process.pid)
-            self._exchange.admit(session)
+            self._exchange.admit(session, self._images_of(session.meta))
         except BaseException as error:
             await self._undo(folder, session, allocation)
             if isinstance(error, WorkerError) and session is not None and session.log.last:
@@ -144,7 +148,7 @@ class Launcher:
             undo.callback(self._gpus.unseat, allocation, seats)
             ways = ends.enter_context(self._network.listen(request.needs_zmq))
             process, confined = await self._start_process(
-                folder, request, allocation, seats, meta.budgets, ways, (stdin, stdout, stderr)
+                folder, request, allocation, seats, meta, ways, (stdin, stdout, stderr)
             )
             try:
                 self._gpus.started(allocation, seats, process.pid)
@@ -172,12 +176,15 @@ class Launcher:
         request: SessionRequest,
         allocation: Allocation,
         seats: Sequence[Seat],
-        budgets: Mapping[str, int],
+        meta: Meta,
         ways: Ways,
         streams: tuple[int, int, int],
     ) -> tuple[Process, Confined]:
         """The worker's process, in a jail if there is one here."""
+        budgets = meta.budgets
         command = self._command(folder, allocation, seats, budgets, ways.urls)
+        images = self._images_of(meta) if allocation.seated else None
+        command += ["--images", str(images)] if images is not None else []
         env = self._environment(allocation.devices)
         if allocation.seated and not ways.host and not _has_ranks(request, allocation):
             command += ["--alone"]
@@ -197,9 +204,21 @@ class Launcher:
                 open_files=budgets["open_files"],
                 keep=(control.fileno(), *keep),
                 part=request.tenant.lease,
+                read=(images,) if images is not None else (),
                 off={"net": ways.host} if ways.host else {},
             )
             return await self._jail.start(place, command, env, streams)
+
+    def _images_of(self, meta: Meta) -> Path | None:
+        """Where the images of a session's tenant are kept, if they are."""
+        if not self._settings.image_cache:
+            return None
+        pool = self._settings.pool if meta.lease is not None else None
+        try:
+            return self._images.folder_of(pool, meta.tenant)
+        except OSError as error:
+            logs.get("images").warning("images are not kept", reason=str(error))
+            return None
 
     def _environment(self, devices: Sequence[int]) -> dict[str, str]:
         return {
@@ -269,7 +288,7 @@ class Launcher:
 
     def adopt(self, session: Session) -> None:
         """Read on what the worker of an earlier server's session writes, and let it ask."""
-        self._exchange.admit(session)
+        self._exchange.admit(session, self._images_of(session.meta))
         folder, log = session.folder, session.log
         on_stdout = self._stdout_handler(folder.session, None, log)
         # Without its FIFOs a session continues; only its log is lost.

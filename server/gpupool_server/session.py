@@ -49,6 +49,8 @@ class Session:
     watcher: asyncio.Task[None] | None = None
     #: Answers what its worker asks (exchange.py).
     questions: asyncio.Task[None] | None = None
+    #: Fetches what its worker offers (image_keeper.py).
+    images: asyncio.Task[None] | None = None
     #: Whether it was told to end.
     ending: bool = False
     #: How often its worker refused more of a budget, when it was asked last.
@@ -67,6 +69,8 @@ class Session:
             reader.close()
         if self.questions is not None:
             self.questions.cancel()
+        if self.images is not None:
+            self.images.cancel()
         self.log.over()
         self.control.close()
 

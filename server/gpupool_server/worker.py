@@ -203,6 +203,13 @@ class Control:
         Whatever it says is handed on as it is: who asked for it checks it. What it sends beyond
         that is closed by ``closer``.
         """
+        return await self._fetch(f"share {token}", SHARED_DESCRIPTORS, closer)
+
+    async def image(self, name: str, closer: Closer) -> tuple[bytes, list[int]]:
+        """An image that the worker has offered: its line, and the file, as :meth:`share`."""
+        return await self._fetch(f"image {name}", 1, closer)
+
+    async def _fetch(self, command: str, most: int, closer: Closer) -> tuple[bytes, list[int]]:
         loop = asyncio.get_running_loop()
         try:
             own = socket.socket(socket.AF_UNIX)
@@ -210,7 +217,7 @@ class Control:
                 own.setblocking(False)
                 async with asyncio.timeout(CONTROL_SECONDS):
                     await loop.sock_connect(own, str(self._path))
-                    await loop.sock_sendall(own, f"share {token}\n".encode())
+                    await loop.sock_sendall(own, f"{command}\n".encode())
                     await _readable(own)
                 line, fds, _, _ = socket.recv_fds(
                     own, MOST_SHARED, MOST_SENT, socket.MSG_CMSG_CLOEXEC
@@ -219,8 +226,8 @@ class Control:
                 closer.close(own.detach())
         except (OSError, TimeoutError) as error:
             raise WorkerError(f"{self._path}: the worker shares nothing: {error}") from None
-        closer.close(*fds[SHARED_DESCRIPTORS:])
-        return line, fds[:SHARED_DESCRIPTORS]
+        closer.close(*fds[most:])
+        return line, fds[:most]
 
     async def _give(self, command: bytes, fds: Sequence[int], failure: str) -> None:
         loop = asyncio.get_running_loop()

@@ -228,9 +228,12 @@ def test_no_secret_in_the_worker_s_environment_or_command(
     """/proc showed the session's secret in the environment it was started with."""
     server = make_server()
     _, worker = held(server, talk, hold, "zmq")
+    images = list((server.folder / "run" / "images").iterdir())
     for name in ("environ", "cmdline"):
         text = Path(f"/proc/{worker}/{name}").read_bytes()
         assert text
+        for tenant in images:  # named by a digest that is no secret
+            text = text.replace(tenant.name.encode(), b"")
         assert re.search(rb"[0-9a-f]{32}", text) is None, text
         assert b"SECRET" not in text
         assert TOKEN.encode() not in text

@@ -39,6 +39,7 @@ def arguments() -> argparse.Namespace:
         parser.add_argument("--peer-host")
         parser.add_argument("--nccl")
         parser.add_argument("--cupti")
+        parser.add_argument("--images")
         parser.add_argument("--alone", action="store_true")
         parser.add_argument("--seat", action="append", default=[])
     args = parser.parse_args()

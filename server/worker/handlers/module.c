@@ -2,12 +2,15 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "budget.h"
 #include "fatbin.h"
 #include "function.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "image_store.h"
 #include "jit_options.h"
 #include "sha256.h"
 
@@ -35,14 +38,63 @@ static struct gpw_image **image_find(struct gpw_modules *m, const uint8_t *hash)
     return at;
 }
 
-static void image_drop(struct gpw_session *s, struct gpw_image **at)
+static void bytes_free(struct gpw_image *image)
 {
-    struct gpw_modules *m = s->modules;
+    if (image->file >= 0)
+        munmap(image->bytes, (size_t)image->total + 1);
+    else
+        free(image->bytes);
+}
+
+/* An image that may be kept lies in a file, which is handed on without a copy. */
+static bool bytes_new(const struct gpw_session *s, struct gpw_image *image, bool keep)
+{
+    size_t size = (size_t)image->total + 1;
+    image->file = keep && gpw_image_store_wants(s, image->total) ? gpw_image_store_file(size) : -1;
+    if (image->file >= 0) {
+        void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, image->file, 0);
+        if (at != MAP_FAILED) {
+            image->bytes = at;
+            return true;
+        }
+        close(image->file);
+        image->file = -1;
+    }
+    image->bytes = malloc(size);
+    return image->bytes != NULL;
+}
+
+/* The image, no longer in the list; its charge stays. */
+static struct gpw_image *image_unlink(struct gpw_session *s, struct gpw_image **at)
+{
     struct gpw_image *image = *at;
     *at = image->next;
-    m->pending_bytes -= image->total;
+    s->modules->pending_bytes -= image->total;
+    bytes_free(image);
+    return image;
+}
+
+static void image_drop(struct gpw_session *s, struct gpw_image **at)
+{
+    struct gpw_image *image = image_unlink(s, at);
     gpw_budget_give(s, GPW_USE_IMAGES, image->total);
-    free(image->bytes);
+    if (image->file >= 0)
+        close(image->file);
+    free(image);
+}
+
+/* It has been loaded: what came from the client is offered to the store, and all else goes. */
+static void image_loaded(struct gpw_session *s, const uint8_t *hash)
+{
+    struct gpw_image **at = image_find(s->modules, hash);
+    if ((*at)->stored)
+        gpw_image_store_used(s, hash);
+    if ((*at)->file < 0) {
+        image_drop(s, at);
+        return;
+    }
+    struct gpw_image *image = image_unlink(s, at);
+    gpw_image_store_offer(s, hash, image->total, image->file);
     free(image);
 }
 
@@ -55,7 +107,9 @@ void gpw_modules_close(struct gpw_session *s)
     gpw_functions_forget(s);
 }
 
-static struct gpw_image *image_new(struct gpw_session *s, const uint8_t *hash, uint64_t total)
+/* With `keep`, its bytes may be handed on. */
+static struct gpw_image *image_new(struct gpw_session *s, const uint8_t *hash, uint64_t total,
+                                   bool keep)
 {
     struct gpw_modules *m = s->modules;
     if (total == 0 || total > PENDING_BYTES_MAX - m->pending_bytes) {
@@ -66,13 +120,14 @@ static struct gpw_image *image_new(struct gpw_session *s, const uint8_t *hash, u
     if (!gpw_budget_take(s, GPW_USE_IMAGES, total))
         return NULL;
     struct gpw_image *image = calloc(1, sizeof *image);
-    if (!image || !(image->bytes = malloc(total + 1))) {
+    if (image)
+        image->total = total;
+    if (!image || !bytes_new(s, image, keep)) {
         gpw_budget_give(s, GPW_USE_IMAGES, total);
         free(image);
         return NULL;
     }
     memcpy(image->hash, hash, 32);
-    image->total = total;
     image->bytes[total] = 0; /* linked text may come without its NUL */
     image->next = m->images;
     m->images = image;
@@ -87,7 +142,7 @@ CUresult gpw_gp_image_put(struct gpw_session *s, const uint8_t *hash, uint64_t t
     if (image && image->received == image->total)
         return CUDA_SUCCESS; /* it is here already */
     if (!image && offset == 0)
-        image = image_new(s, hash, total);
+        image = image_new(s, hash, total, true);
     if (!image) /* refused, or its beginning was: the load finds none, and that is its error */
         return CUDA_SUCCESS;
     if (image->total != total || image->received != offset || bytes > total - offset) {
@@ -104,6 +159,30 @@ void gpw_image_drop(struct gpw_session *s, const uint8_t *hash)
     image_drop(s, image_find(s->modules, hash));
 }
 
+/* What an earlier session has sent, or NULL. */
+static struct gpw_image *image_from_store(struct gpw_session *s, const uint8_t *hash)
+{
+    uint64_t total;
+    int file = gpw_image_store_find(s, hash, &total);
+    if (file < 0)
+        return NULL;
+    struct gpw_image *image = image_new(s, hash, total, false);
+    ssize_t n = 1;
+    while (image && n > 0 && image->received < total) {
+        n = pread(file, image->bytes + image->received, (size_t)(total - image->received),
+                  (off_t)image->received);
+        image->received += n > 0 ? (uint64_t)n : 0;
+    }
+    close(file);
+    if (!image)
+        return NULL;
+    image->stored = true;
+    if (image->received == total)
+        return image;
+    gpw_image_drop(s, hash); /* cut short, or the disk does not read */
+    return NULL;
+}
+
 static enum gp_image_fault image_check(struct gpw_image *image)
 {
     if (gp_image_sniff(image->bytes, image->total) == GP_IMAGE_KIND_FATBIN)
@@ -117,6 +196,8 @@ const struct gpw_image *gpw_image_take(struct gpw_session *s, const uint8_t *has
     struct gpw_image *image = *image_find(s->modules, hash);
     *r = CUDA_SUCCESS;
     *state = GP_IMAGE_LOADED;
+    if (!image)
+        image = image_from_store(s, hash);
     if (!image || image->received != image->total) {
         *state = GP_IMAGE_MISSING;
         return NULL;
@@ -127,6 +208,12 @@ const struct gpw_image *gpw_image_take(struct gpw_session *s, const uint8_t *has
     gp_sha256_add(&h, image->bytes, image->total);
     gp_sha256_finish(&h, real);
     enum gp_image_fault fault = sound ? image_check(image) : GP_IMAGE_SOUND;
+    if (memcmp(real, hash, 32) != 0 && image->stored) {
+        gpw_log("warn", "an image that was kept is damaged; the client sends it again");
+        gpw_image_drop(s, hash);
+        *state = GP_IMAGE_MISSING;
+        return NULL;
+    }
     if (memcmp(real, hash, 32) != 0) {
         gpw_image_drop(s, hash);
         gpw_session_broken(s, "an image is not what its hash says");
@@ -216,7 +303,10 @@ CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *libr
     *n_info_log = gpw_jit_written(info_log, info_size);
     *n_error_log = gpw_jit_written(error_log, error_size);
     gpw_handle_next_image(s, r == CUDA_SUCCESS ? image->total : 0);
-    gpw_image_drop(s, hash);
+    if (r == CUDA_SUCCESS)
+        image_loaded(s, hash);
+    else
+        gpw_image_drop(s, hash);
     *load_result = (int32_t)r; /* an answer, so that the logs travel with it */
     return CUDA_SUCCESS;
 }

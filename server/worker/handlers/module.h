@@ -13,6 +13,8 @@ struct gpw_image {
     uint8_t hash[32];
     uint64_t total, received;
     unsigned char *bytes; /* a NUL is behind them */
+    int file;             /* that they are mapped from, -1: they are in the heap */
+    bool stored;          /* not the client's word, but the store's (image_store.h) */
     uint32_t fatbins;     /* what is linked and what is to be; known when it is taken */
 };
 

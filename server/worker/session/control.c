@@ -15,6 +15,7 @@
 
 #include "budget.h"
 #include "descriptors.h"
+#include "image_store.h"
 #include "ipc.h"
 #include "memory.h"
 #include "peer.h"
@@ -125,6 +126,7 @@ static void take_server(struct gpw_control *c, struct peer *p)
     if (p->brought[0] >= 0 && getsockopt(p->brought[0], SOL_SOCKET, SO_TYPE, &type, &size) == 0 &&
         type == SOCK_SEQPACKET) {
         gpw_ipc_server(c->session, p->brought[0]);
+        gpw_image_store_server(c->session);
         p->brought[0] = -1;
     }
     brought_drop(p);
@@ -159,6 +161,8 @@ static int obey(struct gpw_control *c, struct peer *p, const char *line, char *a
         take_server(c, p);
     } else if ((text = after_word(line, "share")) != NULL) {
         gpw_shareable_tell(c->session, text, p->fd);
+    } else if ((text = after_word(line, "image")) != NULL) {
+        gpw_image_store_tell(c->session, text, p->fd);
     } else if ((text = after_word(line, "stop")) != NULL) {
         keep_said(c, text);
         __atomic_store_n(&c->stopped, true, __ATOMIC_RELEASE);

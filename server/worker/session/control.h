@@ -3,7 +3,8 @@
  * and may say `stop REASON`, or `say TEXT`, which the client is told, or `client`, with the
  * descriptor of a client's connection and a pidfd of its process, or `questions`, with that of a
  * socket where this worker may ask the server, or `share TOKEN`, which is answered by a line and
- * descriptors (ipc/shareable.h; one line each, at most 511 bytes). The connection staying open means the worker lives.
+ * descriptors (ipc/shareable.h), or `image HASH`, likewise (handlers/image_store.h; one line each,
+ * at most 511 bytes). The connection staying open means the worker lives.
  */
 #ifndef GPW_CONTROL_H
 #define GPW_CONTROL_H

@@ -30,6 +30,7 @@
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "host_function.h"
+#include "image_store.h"
 #include "ipc.h"
 #include "leave.h"
 #include "loop.h"
@@ -48,7 +49,7 @@
 #define LISTENERS_MAX 4
 
 struct options {
-    const char *session, *driver, *control, *devices, *plugins, *cupti, *nccl;
+    const char *session, *driver, *control, *devices, *plugins, *cupti, *nccl, *images;
     const char *listen[LISTENERS_MAX];
     unsigned listen_count;
     const char *peer_host;
@@ -67,7 +68,7 @@ static int usage(const char *problem)
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
             "[--listen tls://HOST:PORT?fd=N] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
             "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--cupti PATH] [--nccl PATH] "
-            "[--control-fd FD] [--alone] "
+            "[--control-fd FD] [--alone] [--images DIR] "
             "[--log-level LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
             problem);
@@ -96,6 +97,8 @@ static const char **text_option(struct options *o, int option)
         return &o->cupti;
     case 'N':
         return &o->nccl;
+    case 'i':
+        return &o->images;
     default:
         return NULL;
     }
@@ -113,21 +116,15 @@ static int read_seat(struct options *o, const char *text)
 
 static int read_options(int argc, char **argv, struct options *o)
 {
-    static const struct option names[] = {{"session", required_argument, NULL, 's'},
-                                          {"driver", required_argument, NULL, 'd'},
-                                          {"listen", required_argument, NULL, 'l'},
-                                          {"control", required_argument, NULL, 'c'},
-                                          {"devices", required_argument, NULL, 'n'},
-                                          {"plugins", required_argument, NULL, 'p'},
-                                          {"log-level", required_argument, NULL, 'v'},
-                                          {"seat", required_argument, NULL, 'b'},
-                                          {"peer-host", required_argument, NULL, 'P'},
-                                          {"budget", required_argument, NULL, 'B'},
-                                          {"control-fd", required_argument, NULL, 'C'},
-                                          {"alone", no_argument, NULL, 'A'},
-                                          {"cupti", required_argument, NULL, 'u'},
-                                          {"nccl", required_argument, NULL, 'N'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"session", required_argument, NULL, 's'},    {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},     {"control", required_argument, NULL, 'c'},
+        {"devices", required_argument, NULL, 'n'},    {"plugins", required_argument, NULL, 'p'},
+        {"log-level", required_argument, NULL, 'v'},  {"seat", required_argument, NULL, 'b'},
+        {"peer-host", required_argument, NULL, 'P'},  {"budget", required_argument, NULL, 'B'},
+        {"control-fd", required_argument, NULL, 'C'}, {"alone", no_argument, NULL, 'A'},
+        {"cupti", required_argument, NULL, 'u'},      {"nccl", required_argument, NULL, 'N'},
+        {"images", required_argument, NULL, 'i'},     {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         const char **text = text_option(o, option);
@@ -314,7 +311,9 @@ static int session_open(struct gpw_session *s, const struct options *o)
     gpw_slices_open(s);
     if (gpw_functions_open(s) != 0 || gpw_graphs_open(s) != 0 || gpw_host_functions_open(s) != 0)
         return -1;
-    return gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0 ? -1 : 0;
+    if (gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0)
+        return -1;
+    return gpw_image_store_open(s, o->images);
 }
 
 static bool idle(struct gpw_session *s)

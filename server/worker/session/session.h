@@ -30,6 +30,7 @@ struct gpw_ipc;            /* ipc/ipc.h: what other processes have in common wit
 struct gpw_held;           /* held.c: how NVML is asked */
 struct gpw_loop;           /* loop.c: the message that waits, and when waits were looked at */
 struct gpw_memory;         /* memory.c: allocations, windows, pinned shares, arena */
+struct gpw_image_store;    /* image_store.h: images of sessions before */
 struct gpw_modules;        /* module.c: images, functions' parameters */
 struct gpw_nccl;           /* nccl.c: the real NCCL, communicators */
 struct gpw_peers;          /* peer.c: links to other workers, transfers */
@@ -77,6 +78,7 @@ struct gpw_session {
     struct gpw_resource *resources; /* that the driver gave, by name; likewise */
     struct gpw_memory *memory;
     struct gpw_modules *modules;
+    struct gpw_image_store *image_store; /* NULL: none */
     struct gpw_functions *functions;
     struct gpw_graphs *graphs;
     struct {

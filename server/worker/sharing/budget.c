@@ -82,20 +82,29 @@ static void tell(struct gpw_budget_use *use, enum gpw_use what, uint64_t amount)
             (unsigned long long)(sum->limit >> b->shift), b->unit, b->setting);
 }
 
-bool gpw_budget_take(struct gpw_session *s, enum gpw_use use, uint64_t amount)
+static bool take(struct gpw_session *s, enum gpw_use use, uint64_t amount)
 {
     struct gpw_budget_sum *sum = &s->budget.of[uses[use].of];
     uint64_t have = load(&sum->used);
     do {
-        if (sum->limit && (have > sum->limit || amount > sum->limit - have)) {
-            __atomic_fetch_add(&sum->refused, 1, __ATOMIC_RELAXED);
-            tell(&s->budget, use, amount);
+        if (sum->limit && (have > sum->limit || amount > sum->limit - have))
             return false;
-        }
     } while (!__atomic_compare_exchange_n(&sum->used, &have, have + amount, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
     __atomic_fetch_add(&s->budget.by_use[use], amount, __ATOMIC_RELAXED);
     return true;
+}
+
+bool gpw_budget_take(struct gpw_session *s, enum gpw_use use, uint64_t amount)
+{
+    if (take(s, use, amount))
+        return true;
+    bool spared = uses[use].of == GPW_BUDGET_HOST_MEMORY && s->budget.spare && s->budget.spare(s);
+    if (spared && take(s, use, amount))
+        return true;
+    __atomic_fetch_add(&s->budget.of[uses[use].of].refused, 1, __ATOMIC_RELAXED);
+    tell(&s->budget, use, amount);
+    return false;
 }
 
 void gpw_budget_force(struct gpw_session *s, enum gpw_use use, uint64_t amount)

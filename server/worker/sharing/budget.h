@@ -35,6 +35,8 @@ enum gpw_use {
     GPW_USES,
 };
 
+struct gpw_session;
+
 /* A session's use. Any thread, by atomic operations. */
 struct gpw_budget_use {
     struct gpw_budget_sum {
@@ -42,9 +44,10 @@ struct gpw_budget_use {
     } of[GPW_BUDGETS];
     uint64_t by_use[GPW_USES];
     bool told[GPW_USES];
+    /* Give back host memory that is kept only while nobody needs it, on any thread: whether there
+     * was some. NULL: there never is. */
+    bool (*spare)(struct gpw_session *s);
 };
-
-struct gpw_session;
 
 /* "NAME=N": that budget's limit; 0: none. -1: no such budget, or no such number. */
 int gpw_budget_parse(const char *text, uint64_t limits[GPW_BUDGETS]);

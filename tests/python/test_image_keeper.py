@@ -1,0 +1,152 @@
+"""What the server makes of images that workers offer, with workers that say what they like."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gpupool_common.closer import Closer
+from gpupool_server.image_keeper import ImageKeeper
+from gpupool_server.image_store import ImageStore
+from gpupool_server.session import Session
+from gpupool_server.worker import WorkerError
+
+LIMIT = 100
+DATA = b"image"
+NAME = hashlib.sha256(DATA).hexdigest()
+OFFER = f"image {NAME} {len(DATA)}".encode()
+
+
+class FakeControl:
+    """Answers `image` with a line and files of memory."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.line = b"image %d\n" % len(DATA)
+        self.files = 1
+        self.gone = False
+
+    async def image(self, name: str, closer: Closer) -> tuple[bytes, list[int]]:
+        self.asked.append(name)
+        if self.gone:
+            raise WorkerError("it has gone")
+        files = [os.memfd_create("image") for _ in range(self.files)]
+        for file in files:
+            os.write(file, DATA)
+        return self.line, files
+
+
+class _Session:
+    def __init__(self) -> None:
+        self.control = FakeControl()
+        self.meta = type("Meta", (), {"session": "a" * 12})()
+        self.images: asyncio.Task[None] | None = None
+
+
+class Offering:
+    """A session whose worker offers images, and the folder for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.closer = Closer()
+        store = ImageStore(folder / "images", LIMIT)
+        self.folder = store.folder_of(None, "red")
+        self.session = _Session()
+        keeper = ImageKeeper(store, LIMIT, self.closer)
+        self.hear: Callable[[bytes], bool] = keeper.listen(cast(Session, self.session), self.folder)
+
+    @property
+    def kept(self) -> list[str]:
+        return [path.name for path in self.folder.iterdir()]
+
+    async def asked(self, count: int) -> None:
+        """The worker was asked so often, and what it said is settled."""
+        async with asyncio.timeout(30):
+            while len(self.session.control.asked) < count:
+                await asyncio.sleep(0.005)
+        # one more that is not there: it is asked for behind the others
+        self.session.control.files = 0
+        self.hear(b"image " + b"0" * 64 + b" 1")
+        async with asyncio.timeout(30):
+            while self.session.control.asked[-1] != "0" * 64:
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def offering(tmp_path: Path) -> AsyncIterator[Offering]:
+    one = Offering(tmp_path)
+    yield one
+    assert one.session.images is not None
+    assert not one.session.images.done(), "it hears on, whatever came"
+    one.session.images.cancel()
+    one.closer.end()
+
+
+async def test_what_is_offered_is_fetched_and_kept(offering: Offering) -> None:
+    assert offering.hear(OFFER)
+    await offering.asked(1)
+    assert offering.kept == [NAME]
+
+
+@pytest.mark.parametrize("line", [b"none\n", b"image 6\n", b"image 4\n", b"", b"image 5"])
+async def test_another_answer_keeps_nothing(offering: Offering, line: bytes) -> None:
+    offering.session.control.line = line
+    assert offering.hear(OFFER)
+    await offering.asked(1)
+    assert offering.kept == []
+
+
+async def test_another_image_than_its_hash_is_not_kept(offering: Offering) -> None:
+    assert offering.hear(b"image " + b"1" * 64 + b" 5")
+    await offering.asked(1)
+    assert offering.kept == []
+
+
+async def test_a_worker_that_has_gone(offering: Offering) -> None:
+    offering.session.control.gone = True
+    assert offering.hear(OFFER)
+    async with asyncio.timeout(30):
+        while not offering.session.control.asked:
+            await asyncio.sleep(0.005)
+    offering.session.control.gone = False
+    assert offering.hear(OFFER)
+    await offering.asked(2)
+    assert offering.kept == [NAME]
+
+
+async def test_a_session_writes_no_more_than_is_kept(offering: Offering) -> None:
+    for _ in range(2 * LIMIT // len(DATA)):
+        assert offering.hear(OFFER)
+    most = LIMIT // len(DATA)
+    async with asyncio.timeout(30):
+        while len(offering.session.control.asked) < most:
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
+    assert len(offering.session.control.asked) == most
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(b"image", OFFER + b"\n", OFFER.upper(), OFFER[:-1], b"image ../x 5", b"used ../../x"),
+        *(b"image " + NAME.encode() + b" -1", b"image " + NAME.encode() + b" " + b"9" * 11),
+        *(b"used " + NAME.encode() + b"/..", b"image " + NAME.encode()[1:] + b" 5"),
+    ],
+)
+async def test_what_is_no_offer_is_not_heard(offering: Offering, said: bytes) -> None:
+    assert not offering.hear(said)
+    assert offering.session.control.asked == []
+
+
+async def test_what_was_used_is_noted(offering: Offering) -> None:
+    assert offering.hear(OFFER)
+    await offering.asked(1)
+    os.utime(offering.folder / NAME, (1, 1))
+    assert offering.hear(b"used " + NAME.encode())
+    assert (offering.folder / NAME).stat().st_mtime > 1
+    assert offering.hear(b"used " + b"2" * 64), "one that has gone meanwhile"
