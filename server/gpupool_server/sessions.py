@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from gpupool_common import logs
 from gpupool_common.node_protocol import Cause, SessionState
 from gpupool_common.space import explain
-from gpupool_server import budgets, worker
+from gpupool_server import budgets, leaving, worker
 from gpupool_server.budgets import State
 from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
@@ -173,6 +173,7 @@ class SessionSupervisor:
     async def _open(self, request: SessionRequest) -> Opened:
         devices = self._choose(request)
         self._pending.check(request.tenant)
+        leaving.check(request.tenant, devices, self._gpus, self._sessions.values())
         self._opening.append(opening := (request.tenant.name, request.tenant.lease_name, devices))
         try:
             return await self._start(request, devices)
@@ -267,8 +268,7 @@ class SessionSupervisor:
     async def _reap(self, session: str) -> None:
         await asyncio.sleep(GONE_SECONDS)
         self._leaving.discard(session)
-        left = self._sessions.get(session)
-        if left is not None:
+        if (left := self._sessions.get(session)) is not None:
             self._log.warning("a worker outlives its session; killing it", session=session)
             left.process.kill()
 
