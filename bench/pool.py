@@ -51,7 +51,7 @@ from gpupool_common.node_protocol import (  # noqa: E402
 )
 from gpupool_common.quantities import MEBIBYTE as MIB  # noqa: E402
 from gpupool_manager.app import make_app  # noqa: E402
-from gpupool_manager.leases import LeaseRequest  # noqa: E402
+from gpupool_manager.lease_request import LeaseRequest  # noqa: E402
 from gpupool_manager.placement_request import PlacementRequest  # noqa: E402
 from gpupool_manager.pool import Pool, Rules  # noqa: E402
 from gpupool_manager.problems import Problem  # noqa: E402

@@ -28,7 +28,8 @@ for folder in (ROOT / "pool", ROOT / "tests" / "python", HERE):
     sys.path.insert(0, str(folder))
 
 from gpupool_common.lease import LeaseState  # noqa: E402
-from gpupool_manager.leases import LeaseRequest, Leases  # noqa: E402
+from gpupool_manager.lease_request import LeaseRequest  # noqa: E402
+from gpupool_manager.leases import Leases  # noqa: E402
 from gpupool_manager.ledger import Ledger  # noqa: E402
 from gpupool_manager.placement_request import Hosts, PlacementRequest  # noqa: E402
 from gpupool_manager.records import Beyond, Lease, Quota  # noqa: E402

@@ -23,7 +23,7 @@ from gpupool_manager.api_common import (
     Write,
     send,
 )
-from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, not_found

@@ -7,16 +7,16 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpupool_common.lease import LeaseEnd, LeaseState
-from gpupool_common.sizes import WHOLE_GPU
+from gpupool_common.lease import LeaseState
 from gpupool_manager.backfill import Ahead, Backfill
 from gpupool_manager.index import Kind
+from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.ledger import Ledger, least_use, request_of, within_quota
 from gpupool_manager.lending import Lending
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.quotas import Use, check_priority, excesses, of_leases, over_quota, use_of
-from gpupool_manager.records import Beyond, Ending, Grant, Lease
+from gpupool_manager.records import Ending, Grant, Lease
 from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import Waiting
@@ -25,26 +25,6 @@ from gpupool_manager.waiting import Waiting
 _NOT_LENT = "quota: beyond it is nothing to borrow while tenants within theirs wait"
 
 _ONLY_CHECKS = "needed: another scheduler places the leases of this pool, and must name the GPUs"
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
-    """What a tenant asks for; checked by the API."""
-
-    tenant: str
-    request: PlacementRequest
-    priority: int = 0
-    #: How long to wait in the queue, in seconds; 0: not at all.
-    wait: float = 0.0
-    ttl: float = 60.0
-    label: str = ""
-    until: LeaseEnd = LeaseEnd.RELEASED
-    #: Of each server at once; None: no limit.
-    sessions: int | None = None
-    ceiling_permille: int = WHOLE_GPU
-    beyond: Beyond = "refuse"
-    #: The lease ends after so many seconds, whoever renews it; None: it does not.
-    time_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from gpupool_common.node_protocol import (
     encode,
 )
 from gpupool_common.quantities import MEBIBYTE as MIB
-from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.node_server import NodeServer
 from gpupool_manager.placement_request import PlacementRequest

@@ -7,7 +7,7 @@ from typing import Any
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import Heartbeat, Orders, Report, ReportedGpu
 from gpupool_common.quantities import MEBIBYTE as MIB
-from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.records import Lease, Node, Quota, Tenant, Token

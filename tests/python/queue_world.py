@@ -7,7 +7,8 @@ from typing import Any
 
 from gpupool_common.lease import LeaseState
 from gpupool_common.quantities import MEBIBYTE as MIB
-from gpupool_manager.leases import LeaseRequest, Leases
+from gpupool_manager.lease_request import LeaseRequest
+from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.quotas import Use, excesses

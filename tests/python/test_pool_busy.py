@@ -18,7 +18,7 @@ from gpupool_common.node_protocol import (
     Told,
 )
 from gpupool_common.quantities import MEBIBYTE as MIB
-from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool
 from gpupool_manager.records import Grant, Lease, Token, Usage

@@ -22,7 +22,7 @@ from gpupool_common.node_protocol import (
 )
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager import views
-from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem
 from link_host import WANT, Host, NodeConnection, applied, no, report_of
