@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, least_use, within_quota
+from gpupool_manager.making_room import make_room
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.quotas import Use, excesses, use_of
 from gpupool_manager.records import Ending, Lease
-from gpupool_manager.scheduler import NoRoom, Placement, judge, place
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.trial import Trial
 from gpupool_manager.waiting import Group
@@ -78,12 +78,12 @@ class Lending:
                     continue
                 for request in self._owed(group, planned):
                     tried += 1
-                    chosen = _make_room(trial, ledger, lent, request)
+                    chosen = make_room(trial, ledger, lent, request)
                     if chosen is None:
                         if waiting.goes_first(group.kinds, now, self._patience):
                             held.append(group.holds_back)
                         break
-                    needed |= {lease.id for lease in chosen}
+                    needed |= {lease.id for lease in chosen.ended}
                     lent = [lease for lease in lent if lease.id not in needed]
                 if tried >= _MOST_OWED:
                     break
@@ -118,40 +118,3 @@ def _is_reclaimed(lease: Lease) -> bool:
 
 def _is_held(held: list[frozenset[Kind]], kinds: frozenset[Kind]) -> bool:
     return any(not each.isdisjoint(kinds) for each in held)
-
-
-def _make_room(
-    trial: Trial, ledger: Ledger, lent: list[Lease], request: PlacementRequest
-) -> list[Lease] | None:
-    """Grant the request on trial; those that must end for it, None: not even all are enough."""
-    useful = [lease for lease in lent if _is_useful(ledger, lease, request)]
-    ended: list[Lease] = []
-    result = place(ledger.index, request)
-    while useful and isinstance(result, NoRoom):
-        # Twice as many each time: the request is tried a few times, however many there are.
-        more = useful[: len(ended) or 1]
-        del useful[: len(more)]
-        for lease in more:
-            trial.end(lease)
-        ended += more
-        result = place(ledger.index, request)
-    chosen: list[Lease] = []
-    for lease in reversed(ended):
-        trial.restore(lease)
-        if isinstance(result, Placement) and any(judge(request, slot) for slot in result.slots):
-            trial.end(lease)
-            chosen.append(lease)
-    if isinstance(result, NoRoom):
-        return None
-    trial.grant(request, result.slots)
-    return chosen
-
-
-def _is_useful(ledger: Ledger, lease: Lease, request: PlacementRequest) -> bool:
-    """Whether it has a GPU that the request could take if it had room."""
-    kinds = ledger.index.kinds(request)
-    slots = (ledger.index.slots[grant.gpu] for grant in lease.present)
-    return any(
-        (slot.model, slot.capability, slot.total_bytes) in kinds and slot.closed is None
-        for slot in slots
-    )
