@@ -147,6 +147,18 @@ class GrantChange(Message):
 GrantChanges = Annotated[list[GrantChange], Field(max_length=4096)]
 
 
+class GpuReading(Message):
+    """How one GPU does at this moment; None: the node does not know."""
+
+    gpu: Name
+    #: Thousandths of the last second in which leases were at work on it.
+    busy_permille: Annotated[int, Field(ge=0, le=1000)] | None = None
+    temperature_celsius: Annotated[int, Field(ge=0, le=1000)] | None = None
+    memory_used_bytes: Annotated[int, Field(ge=0, le=MOST_MEMORY)] | None = None
+    #: Of its memory, not corrected, since the driver was loaded.
+    memory_errors: Annotated[int, Field(ge=0, le=1 << 50)] | None = None
+
+
 class Heartbeat(Message):
     """The node is there, has applied these orders, and serves these sessions."""
 
@@ -168,6 +180,7 @@ class Heartbeat(Message):
     sick: Annotated[dict[Name, Line], Field(max_length=64)] | None = None
     #: Of the changes that its orders have, all of them each time.
     changes: GrantChanges = Field(default_factory=list)
+    readings: Annotated[list[GpuReading], Field(max_length=64)] = Field(default_factory=list)
 
 
 # What holds on a node ------------------------------------------------------------------

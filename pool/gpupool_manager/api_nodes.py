@@ -142,7 +142,7 @@ async def list_gpus(
             and (usable is None or slot.usable == usable)
             and (after is None or _gpu_key(gpu) > after)
         ]
-    return send(pages.cut(items, _gpu_key, lambda gpu: views.gpu(ledger, gpu), str, int, str))
+    return send(pages.cut(items, _gpu_key, lambda gpu: views.gpu(pool, gpu), str, int, str))
 
 
 def _gpu_key(gpu: Gpu) -> tuple[str, int, str]:
@@ -153,7 +153,7 @@ def _gpu_key(gpu: Gpu) -> tuple[str, int, str]:
 async def get_gpu(uuid: Name, pool: ThePool, caller: Admin) -> Response:
     """One GPU with what is taken of it."""
     gpu = pool.fleet.find_gpu(uuid)
-    return send(views.gpu(pool.ledger, gpu), gpu.version)
+    return send(views.gpu(pool, gpu), gpu.version)
 
 
 @router.patch("/gpus/{uuid}", response_model=GpuOut, tags=["gpus"])
@@ -165,7 +165,7 @@ async def change_gpu(
     def change(transaction: Transaction) -> Reply:
         write.check(pool.fleet.find_gpu(uuid).version)
         gpu = pool.fleet.change_gpu(transaction, uuid, body.model_dump(exclude_none=True))
-        return Reply(views.gpu(pool.ledger, gpu), 200, gpu.version)
+        return Reply(views.gpu(pool, gpu), 200, gpu.version)
 
     return await write.do(caller, change)
 

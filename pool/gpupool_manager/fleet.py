@@ -9,6 +9,7 @@ from typing import Any
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import (
     Apply,
+    GpuReading,
     Heartbeat,
     Orders,
     Report,
@@ -41,6 +42,8 @@ class Seen:
     """What the last heartbeat of a node said; not kept over a restart."""
 
     sessions: list[ReportedSession] = field(default_factory=list)
+    #: By UUID: how its GPUs do.
+    readings: dict[str, GpuReading] = field(default_factory=dict)
 
 
 class Fleet:
@@ -239,7 +242,7 @@ class Fleet:
             raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
         check_key(node, key)
         node.last_seen = now
-        self.seen[name] = Seen(beat.sessions)
+        self.seen[name] = Seen(beat.sessions, {each.gpu: each for each in beat.readings})
         for each in beat.busy:
             self.busy.count(name, each, now)
         here = self._ledger.leases_on[name]
@@ -251,6 +254,11 @@ class Fleet:
             if self._ledger.leases[idle].until == LeaseEnd.LAST_SESSION
             and not self._has_sessions(self._ledger.leases[idle])
         ]
+
+    def reading(self, gpu: Gpu) -> GpuReading | None:
+        """How a GPU does, by the last heartbeat of its own node, if that is there."""
+        node, seen = self._ledger.nodes.get(gpu.node), self.seen.get(gpu.node)
+        return None if node is None or node.lost or seen is None else seen.readings.get(gpu.uuid)
 
     def is_news(self, name: str, trouble: str) -> bool:
         """Whether what a node says of its sessions changes anything."""

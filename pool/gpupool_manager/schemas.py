@@ -21,6 +21,7 @@ from gpupool_common.node_protocol import (
 from gpupool_common.quantities import MOST_SESSIONS, Memory, Share, TotalCompute, TotalMemory
 from gpupool_manager.placement_request import Hosts, Policy
 from gpupool_manager.records import Beyond, Scope
+from gpupool_manager.schemas_reading import ReadingOut
 from gpupool_manager.schemas_resize import ResizeOut
 
 T = TypeVar("T")
@@ -260,6 +261,7 @@ class GpuOut(BaseModel):
     usable: bool
     closed: str | None = Field(description="why nothing new is placed here")
     aside: str | None = Field(description="why its server has put it aside; null: it has not")
+    reading: ReadingOut | None = Field(description="how it does; null: its node is lost or silent")
 
 
 class SessionOut(BaseModel):

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Literal
 
 from gpupool_common.lease import LeaseState
+from gpupool_common.node_protocol import GpuReading
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.pool import Pool
 from gpupool_manager.quotas import Use
@@ -30,6 +31,7 @@ from gpupool_manager.schemas import (
     when,
 )
 from gpupool_manager.schemas_keys import KeyOut, LinkKeyOut
+from gpupool_manager.schemas_reading import ReadingOut
 from gpupool_manager.schemas_resize import LimitsOut, ResizeOut
 from gpupool_manager.signing_keys import SigningKey
 from gpupool_manager.waiting import Waiting
@@ -118,8 +120,8 @@ def node(pool: Pool, record: Node) -> NodeOut:
     )
 
 
-def gpu(ledger: Ledger, record: Gpu) -> GpuOut:
-    slot = ledger.index.slots[record.uuid]
+def gpu(pool: Pool, record: Gpu) -> GpuOut:
+    slot = pool.ledger.index.slots[record.uuid]
     return GpuOut.model_construct(
         uuid=record.uuid,
         node=record.node,
@@ -137,7 +139,12 @@ def gpu(ledger: Ledger, record: Gpu) -> GpuOut:
         usable=slot.usable,
         closed=slot.closed,
         aside=record.trouble or None,
+        reading=_reading(pool.fleet.reading(record)),
     )
+
+
+def _reading(found: GpuReading | None) -> ReadingOut | None:
+    return None if found is None else ReadingOut(**found.model_dump(exclude={"gpu"}))
 
 
 def lease(ledger: Ledger, record: Lease) -> LeaseOut:

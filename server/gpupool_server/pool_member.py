@@ -30,6 +30,7 @@ from gpupool_common.quantities import MEBIBYTE
 from gpupool_server import changes
 from gpupool_server.claims import Refusal
 from gpupool_server.gpu import Gpu
+from gpupool_server.gpu_readings import GpuReadings
 from gpupool_server.gpus import Gpus
 from gpupool_server.health import GpuHealth
 from gpupool_server.pool_busy import BusyCounts
@@ -70,7 +71,9 @@ class PoolMember:
         supervisor: SessionSupervisor,
         clock: Callable[[], float] | None = None,
         health: GpuHealth | None = None,
+        readings: GpuReadings | None = None,
     ) -> None:
+        self._readings = readings
         self.node = node
         self._health = health or GpuHealth((), gpus, supervisor)
         self._folder = folder
@@ -134,6 +137,7 @@ class PoolMember:
             liars=self._supervisor.liars.untold(),
             sick={gpu.device.uuid: gpu.sick for gpu in self._gpus if gpu.sick},
             changes=self.changes,
+            readings=[] if self._readings is None else self._readings.read(),
         )
 
     @property
@@ -269,6 +273,8 @@ class PoolMember:
         for task in self._late.values():
             task.cancel()
         self._resize.close()
+        if self._readings is not None:
+            self._readings.close()
         self._state.save(self._folder)
 
     # Whom it lets in -----------------------------------------------------------------------

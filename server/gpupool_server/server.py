@@ -22,6 +22,7 @@ from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
 from gpupool_server.front_end import FrontEnd, RequestHandler
 from gpupool_server.gpu_events import open_events
+from gpupool_server.gpu_readings import GpuReadings
 from gpupool_server.gpus import Gpus
 from gpupool_server.health import GpuHealth
 from gpupool_server.inventory import Inventory, driver_environment
@@ -129,7 +130,8 @@ class Server:
         await self._look_after(gpus, inventory)
         await self._open_to_operators(gpus, inventory)
         await asyncio.to_thread(self._load_keys)
-        member = self._make_member(gpus, handler)
+        readings = GpuReadings(gpus, open_cards(inventory))
+        member = self._make_member(gpus, handler, readings)
         self._front_end = FrontEnd(
             handler, settings.listen, self._keys if self.front_end_key else None
         )
@@ -202,7 +204,9 @@ class Server:
                 soft_gpus=len(inventory.devices),
             )
 
-    def _make_member(self, gpus: Gpus, handler: RequestHandler) -> PoolMember | None:
+    def _make_member(
+        self, gpus: Gpus, handler: RequestHandler, readings: GpuReadings
+    ) -> PoolMember | None:
         settings = self.settings
         if settings.pool is None or settings.join_token is None:
             return None
@@ -214,7 +218,12 @@ class Server:
         token = JoinToken.read(settings.join_token)
         self._manager_keys = ManagerKeys(token, key_folder(settings))
         self._member = PoolMember(
-            settings.node, self._run_dir.path, gpus, self._supervisor, health=self._health
+            settings.node,
+            self._run_dir.path,
+            gpus,
+            self._supervisor,
+            health=self._health,
+            readings=readings,
         )
         handler.join(self._member)
         return self._member
