@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from gpupool.pool_show import (
     cell,
     compute,
     memory,
+    parse_time,
     request_text,
     sheet,
     since,
@@ -64,7 +66,7 @@ def _row(lease: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         cell(lease, "id"),
         cell(lease, "tenant"),
-        cell(lease, "state"),
+        "idle" if _is_idle(lease) else cell(lease, "state"),
         request_text(cell(lease, "request")),
         ",".join(nodes) or NONE,
         since(lease.get("created")),
@@ -100,6 +102,8 @@ def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
         rows.append(("borrowed", "yes: beyond the quota, until others ask for theirs"))
     if ending := lease.get("ending"):
         rows.append(("goes back", f"in {until(ending.get('at'))}: {cell(ending, 'reason')}"))
+    if idle := lease.get("idle"):
+        rows.append(("idle", _idle(idle)))
     change = lease.get("resize") or {}
     if change:
         rows.append(("change", f"{cell(change, 'state')}: {cell(change, 'reason')}"))
@@ -113,6 +117,26 @@ def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
     if grants:
         columns = ("DEVICE", "NODE", "MEMORY", "COMPUTE", "LOST", "GPU")
         table(columns, [_grant_row(grant) for grant in grants], "")
+
+
+def _is_idle(lease: Mapping[str, Any]) -> bool:
+    """Whether an active lease has done nothing for as long as makes it idle."""
+    idle = lease.get("idle") or {}
+    found = parse_time(idle.get("since"))
+    seconds = idle.get("after_seconds")
+    if found is None or not isinstance(seconds, int | float):
+        return False
+    return (datetime.now(UTC) - found).total_seconds() >= seconds
+
+
+def _idle(idle: Mapping[str, Any]) -> str:
+    """For how long nothing was done, and what comes of it."""
+    after = show.age(float(cell(idle, "after_seconds")))
+    then = {
+        "warn": f"; its programs are told after {after}",
+        "reclaim": f"; goes back after {after}",
+    }
+    return f"for {since(idle.get('since'))}{then.get(str(idle.get('action')), '')}"
 
 
 def _grant_row(grant: Mapping[str, Any]) -> tuple[Any, ...]:

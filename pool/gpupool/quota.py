@@ -11,6 +11,7 @@ from gpupool import show
 from gpupool.options import JsonOption, read_compute, read_number, read_size
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
+from gpupool.pool_request import read_duration
 from gpupool.pool_show import NONE, cell, compute, memory, sheet, table, use
 from gpupool_common.budgets import LEAST, TenantBudgets
 from gpupool_common.errors import ConfigError
@@ -55,8 +56,23 @@ BorrowOption = Annotated[
     typer.Option("--borrow/--no-borrow", help="let it have what others leave free, until they ask"),
 ]
 
+IdleActionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--idle-action",
+        help="what comes of its leases that do nothing: off, warn, reclaim; 'none': as of others",
+    ),
+]
+IdleAfterOption = Annotated[
+    str | None,
+    typer.Option("--idle-after", help="how long they do nothing before, e.g. 30m; 'none'"),
+]
+
 UNLIMITED = "none"
+IDLE_ACTIONS = ("off", "warn", "reclaim")
 _MOST = 1 << 31
+#: What an older manager does not know of a quota.
+_LATER = ("weight", "borrow", "idle_action", "idle_seconds")
 
 
 @pool_command(app, "list")
@@ -110,6 +126,7 @@ def _print_quota(quota: Mapping[str, Any], as_json: bool) -> None:
             ("budgets", _shown(cell(quota, "budgets"))),
             ("weight", cell(quota, "weight")),
             ("borrows", _borrowed(quota)),
+            ("idle leases", _idle(quota)),
             ("queued", waiting),
         ]
     )
@@ -119,6 +136,13 @@ def _borrowed(quota: Mapping[str, Any]) -> str:
     """Whether a tenant may borrow, and what it has of others."""
     gpus = cell(cell(quota, "borrowed"), "gpus")
     return f"{'yes' if quota.get('borrow') else 'no'}, now {gpus} GPUs"
+
+
+def _idle(quota: Mapping[str, Any]) -> str:
+    """What is said for this tenant alone."""
+    action, seconds = quota.get("idle_action"), quota.get("idle_seconds")
+    after = f", after {show.age(float(seconds))}" if isinstance(seconds, int) else ""
+    return f"{action or 'as of all tenants'}{after}"
 
 
 def _shown(budgets: Mapping[str, Any]) -> str:
@@ -145,10 +169,13 @@ def set_quota(
     budget: BudgetOption = None,
     weight: WeightOption = None,
     borrow: BorrowOption = None,
+    idle_action: IdleActionOption = None,
+    idle_after: IdleAfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change limits. What is not named stays, and so does what is granted."""
     changes = quota_changes(gpus, memory, compute, sessions, priority, model, weight, borrow)
+    changes |= idle_changes(idle_action, idle_after)
     budgets = read_budgets(budget or [])
     if not changes and not budgets:
         raise ConfigError("say what to set: --gpus, --memory, --compute, --sessions, --budget, …")
@@ -157,7 +184,7 @@ def set_quota(
     before = answer.object(client.url)
     names = ("gpus", "memory_bytes", "compute_permille", "sessions", "priority", "models")
     body = {name: before.get(name) for name in names}
-    body |= {name: before[name] for name in ("weight", "borrow") if name in before} | changes
+    body |= {name: before[name] for name in _LATER if name in before} | changes
     body["budgets"] = {**(before.get("budgets") or {}), **budgets}
     _print_quota(client.do("PUT", path, body, etag=answer.etag), as_json)
 
@@ -192,6 +219,19 @@ def quota_changes(
         found["weight"] = read_number("--weight", weight, 1, 1000)
     if borrow is not None:
         found["borrow"] = borrow
+    return found
+
+
+def idle_changes(action: str | None, after: str | None) -> dict[str, Any]:
+    """What is said of idle leases, as fields of a quota."""
+    found: dict[str, Any] = {}
+    if action is not None:
+        if action not in (*IDLE_ACTIONS, UNLIMITED):
+            words = ", ".join(IDLE_ACTIONS)
+            raise ConfigError(f"--idle-action: {action!r} is none of {words}, {UNLIMITED}")
+        found["idle_action"] = None if action == UNLIMITED else action
+    if after is not None:
+        found["idle_seconds"] = None if after == UNLIMITED else read_duration("--idle-after", after)
     return found
 
 

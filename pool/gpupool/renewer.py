@@ -52,6 +52,13 @@ def _going(lease: Mapping[str, Any], grants: list[Mapping[str, Any]]) -> dict[st
     }
 
 
+def idle_since(lease: Mapping[str, Any]) -> str:
+    """Since when a lease does nothing, if its programs are to hear of that and it goes on."""
+    idle = lease.get("idle")
+    told = isinstance(idle, Mapping) and idle.get("told") is True and lease.get("ending") is None
+    return str(idle.get("since")) if told and isinstance(idle, Mapping) else ""
+
+
 class Renewer:
     """A thread that keeps a lease while its program runs.
 
@@ -72,6 +79,7 @@ class Renewer:
         self._files = files
         self._warning = warning
         self._notice: dict[str, Any] | None = None
+        self._idle = ""
         self._complaint = ""
         ttl = lease.get("ttl_seconds")
         lasts = max(float(ttl) if isinstance(ttl, int | float) else 60.0, 4.0)
@@ -97,6 +105,7 @@ class Renewer:
         token = lease.get("token")
         if isinstance(token, str) and token:
             self._files.write_token(token)
+        self._say_idle(idle_since(lease))
         notice = notice_of(lease)
         if notice == self._notice:
             return
@@ -106,6 +115,12 @@ class Renewer:
             say(f"the lease {self._lease}: none of its GPUs is to go any more")
         elif before is None or any(notice[key] != before[key] for key in ("reason", "nodes")):
             self._warn(notice)
+
+    def _say_idle(self, since: str) -> None:
+        """No notice and no signal: nothing goes, and a program that works again need not end."""
+        before, self._idle = self._idle, since
+        if since and not before:
+            say(f"the lease {self._lease} has done nothing since {since}: end it if it has done")
 
     def _warn(self, notice: Mapping[str, Any]) -> None:
         if notice["reason"] == "draining":

@@ -67,9 +67,7 @@ async def create_lease(body: LeaseRequestIn, pool: ThePool, caller: User, write:
 
     def admit(transaction: Transaction) -> Reply:
         lease = pool.leases.admit(transaction, ask)
-        return Reply(
-            views.lease(pool.ledger, lease), 201 if lease.state == LeaseState.ACTIVE else 202
-        )
+        return Reply(views.lease(pool, lease), 201 if lease.state == LeaseState.ACTIVE else 202)
 
     answer = await write.do(caller, admit)
     name = json.loads(bytes(answer.body))["id"]
@@ -168,7 +166,7 @@ async def list_leases(
     live = pool.ledger.leases
     return send(
         Page[LeaseOut](
-            items=[views.lease(pool.ledger, live.get(lease.id, lease)) for lease in page],
+            items=[views.lease(pool, live.get(lease.id, lease)) for lease in page],
             next=pages.cursor_for((page[-1].id,)) if len(found) > pages.limit else None,
         )
     )
@@ -241,7 +239,7 @@ async def change_lease(
         write.check(lease.version)
         limits = body.model_dump(exclude={"force"}, exclude_none=True)
         pool.resizes.change(transaction, lease, limits, body.force, caller.is_admin)
-        return Reply(views.lease(pool.ledger, lease), 200, lease.version)
+        return Reply(views.lease(pool, lease), 200, lease.version)
 
     answer = await write.do(caller, change)
     number = int(answer.headers["ETag"].strip('"'))
@@ -303,13 +301,13 @@ async def release_lease(id: Name, pool: ThePool, caller: User, write: Write) -> 
     def release(transaction: Transaction) -> Reply:
         lease = pool.ledger.leases.get(id)
         if lease is None:
-            return Reply(views.lease(pool.ledger, before))
+            return Reply(views.lease(pool, before))
         if lease.state == LeaseState.QUEUED:
             pool.leases.end(transaction, lease, LeaseState.CANCELLED, "no longer wanted")
         else:
             who = "an operator" if caller.is_admin else "its tenant"
             pool.leases.end(transaction, lease, LeaseState.RELEASED, f"released by {who}")
-        return Reply(views.lease(pool.ledger, lease))
+        return Reply(views.lease(pool, lease))
 
     return await write.do(caller, release)
 
@@ -330,6 +328,8 @@ async def explain_lease(
         decision = f"never granted; {lease.state}: {lease.reason}"
     else:
         decision = f"{lease.state}; it was placed by the rule: {lease.placement['rule']}"
+        if lease.ending is not None:
+            decision += f"; it goes back: {lease.ending.reason}"
     return send(
         ExplainOut(
             lease=id, decision=decision, placement=lease.placement or None, summary={}, gpus=[]

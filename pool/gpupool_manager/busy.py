@@ -43,6 +43,7 @@ class BusyTimes:
             return
         if said.busy_ms > grant.busy_ms:
             self._ledger.meter.busy(tenant, (said.busy_ms - grant.busy_ms) / 1000, now)
+            self._ledger.works(said.lease, now)
         # Less than before: the node has lost its count and continues from here.
         grant.busy_ms = said.busy_ms
         self._changed[grant.lease, grant.ordinal] = grant

@@ -14,7 +14,9 @@ from gpupool_common.ask import split_tcp
 from gpupool_common.browser import HOST_NAMES_ALLOWED, HostNames
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.settings import Given
+from gpupool_manager.idle import IdleRules
 from gpupool_manager.pool import Rules
+from gpupool_manager.records import IdleAction
 from gpupool_manager.store import check_url
 from gpupool_manager.waiting import OrderRules
 
@@ -65,6 +67,12 @@ class Settings(BaseModel):
         6 * 3600.0, ge=1, le=7 * 86400, description=_SECONDS.format(1, 7 * 86400)
     )
     reclaim_seconds: float = Field(60.0, ge=0, le=86400, description=_SECONDS.format(0, 86400))
+    idle_action: IdleAction = Field(
+        "off", description="off, warn or reclaim: what comes of leases whose programs do nothing"
+    )
+    idle_seconds: float = Field(
+        1800.0, ge=1, le=30 * 86400, description=_SECONDS.format(1, 2592000)
+    )
     longest_queue: int = Field(10_000, ge=0, le=100_000, description="a whole number 0..100000")
     unasked_seconds: float = Field(
         90.0, ge=20, le=7 * 86400, description=_SECONDS.format(20, 7 * 86400)
@@ -191,6 +199,7 @@ class Settings(BaseModel):
             token_seconds=self.lease_token_seconds,
             confirm_seconds=self.confirm_seconds,
             offline_seconds=self.offline_seconds,
+            idle=IdleRules(self.idle_action, self.idle_seconds),
         )
 
 

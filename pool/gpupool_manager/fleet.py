@@ -89,6 +89,8 @@ class Fleet:
         else:
             if node.lost:
                 transaction.log("node.back", name)
+                for lease in ledger.leases_on[name]:
+                    ledger.works(lease, transaction.now)  # for all that was heard of it meanwhile
             node.address = report.address
             node.server_version = report.server_version
             node.driver = report.driver
@@ -242,10 +244,11 @@ class Fleet:
             raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
         check_key(node, key)
         node.last_seen = now
+        here = self._ledger.leases_on[name]
+        self._note_new(self.seen.get(name, Seen()), beat.sessions, here, now)
         self.seen[name] = Seen(beat.sessions, {each.gpu: each for each in beat.readings})
         for each in beat.busy:
             self.busy.count(name, each, now)
-        here = self._ledger.leases_on[name]
         for used in {session.lease for session in beat.sessions} & here:
             self._leases.renew(self._ledger.leases[used], now)
         return [
@@ -259,6 +262,15 @@ class Fleet:
         """How a GPU does, by the last heartbeat of its own node, if that is there."""
         node, seen = self._ledger.nodes.get(gpu.node), self.seen.get(gpu.node)
         return None if node is None or node.lost or seen is None else seen.readings.get(gpu.uuid)
+
+    def _note_new(
+        self, before: Seen, sessions: list[ReportedSession], here: set[str], now: float
+    ) -> None:
+        """A session that begins is a sign of life of its lease."""
+        known = {session.id for session in before.sessions}
+        for session in sessions:
+            if session.id not in known and session.lease in here:
+                self._ledger.works(session.lease, now)
 
     def is_news(self, name: str, trouble: str) -> bool:
         """Whether what a node says of its sessions changes anything."""

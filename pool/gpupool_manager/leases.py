@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpupool_common.lease import LeaseState
 from gpupool_manager.backfill import Ahead, Backfill
+from gpupool_manager.idle import Idle, IdleRules
 from gpupool_manager.index import Kind
 from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.ledger import Ledger, least_use, request_of, within_quota
@@ -48,10 +49,12 @@ class Leases:
         longest_queue: int,
         unasked: float,
         only_checks: bool = False,
+        idle: IdleRules | None = None,
     ) -> None:
         self._ledger = ledger
         self._lending = Lending(ledger, patience)
         self._backfill = Backfill(ledger)
+        self.idle = Idle(ledger, idle or IdleRules())
         self._patience = patience
         self._longest_line = longest_queue
         self._unasked = unasked
@@ -407,7 +410,7 @@ class Leases:
         if warning > transaction.now:
             return min(lease.expires or 0.0, warning)
         if lease.ending is None and lease.time_end > transaction.now:
-            ending = Ending(lease.time_end, _time_is_over(lease), "expired")
+            ending = Ending(lease.time_end, _time_is_over(lease), "expired", "time")
             self._ledger.announce(lease, ending)
             transaction.put(lease)
             transaction.log("lease.ending", lease.id, lease.tenant, at=ending.at)
@@ -416,10 +419,12 @@ class Leases:
     def any_due(self, now: float) -> bool:
         """Whether :meth:`sweep` has something to do."""
         due, ending = self._ledger.due, self._ledger.ending
-        return bool(due and due[0][0] <= now or ending and any(_ended(ending, now)))
+        over = bool(due and due[0][0] <= now or ending and any(_ended(ending, now)))
+        return over or self.idle.any_due(now)
 
     def sweep(self, transaction: Transaction) -> None:
-        """End what has expired or waited for too long."""
+        """End what has expired, waited for too long, or done nothing."""
+        self.idle.review(transaction)
         due, first, last = self._ledger.due, math.inf, list[Lease]()
         for over in list(_ended(self._ledger.ending, transaction.now)):
             assert over.ending is not None

@@ -56,6 +56,9 @@ class Ledger:
         #: Leases beyond their tenants' quotas, and what they count.
         self.lent: dict[str, Lease] = {}
         self.borrowed: dict[str, Use] = {}
+        #: When each lease last worked; since the start of counting of those that are not in it.
+        self.worked: dict[str, float] = {}
+        self.started = now
         #: Active leases that are to be given back.
         self.ending: dict[str, Lease] = {}
         #: Of what is queued: what may wait for its quota, or borrow.
@@ -222,6 +225,11 @@ class Ledger:
         else:
             self.ending[lease.id] = lease
 
+    def works(self, lease: str, now: float) -> None:
+        """Programs of an active lease do something."""
+        if lease in self.leases:
+            self.worked[lease] = now
+
     def track(self, lease: Lease) -> None:
         """An active lease: counted, found by its nodes, and looked at when it expires."""
         self.leases[lease.id] = lease
@@ -241,6 +249,7 @@ class Ledger:
     def untrack(self, lease: Lease, reason: str) -> None:
         del self.leases[lease.id]
         self.said.pop(lease.id, None)
+        self.worked.pop(lease.id, None)
         self.count_active(lease, use_of(lease), -1)
         self.lent.pop(lease.id, None)
         self.ending.pop(lease.id, None)

@@ -112,8 +112,8 @@ class Lending:
 
 
 def _is_reclaimed(lease: Lease) -> bool:
-    """Whether it was warned because others want its GPUs, and not because its time is over."""
-    return lease.ending is not None and lease.ending.state == "reclaimed"
+    """Whether it was warned because others want its GPUs, and for no other reason."""
+    return lease.ending is not None and lease.ending.cause == "lent"
 
 
 def _is_held(held: list[frozenset[Kind]], kinds: frozenset[Kind]) -> bool:

@@ -16,6 +16,7 @@ from gpupool_common.node_protocol import Applied, Heartbeat, Orders
 from gpupool_manager.command_queue import CommandQueue
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
+from gpupool_manager.idle import IdleRules
 from gpupool_manager.key_rolls import KeyRolls
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.leases import Leases
@@ -69,6 +70,8 @@ class Rules:
     confirm_seconds: float = 3.0
     #: How long a node that does not hear of us goes on opening sessions of leases.
     offline_seconds: float = 900.0
+    #: What comes of leases whose programs do nothing.
+    idle: IdleRules = field(default_factory=IdleRules)
 
 
 class Pool:
@@ -181,6 +184,7 @@ class Pool:
             rules.longest_queue,
             rules.unasked,
             rules.only_checks,
+            rules.idle,
         )
         self.fleet = Fleet(
             self.ledger,

@@ -109,6 +109,11 @@ class PoolCollector(Collector):
             "Leases that are to be given back soon, as their programs were told",
             value=len(ledger.ending),
         )
+        yield GaugeMetricFamily(
+            f"{PREFIX}_leases_idle",
+            "Leases whose programs have done nothing for as long as makes them idle",
+            value=self._pool.leases.idle.count(self._pool.clock()),
+        )
         resizes = CounterMetricFamily(
             f"{PREFIX}_lease_resizes", "Changes of leases' limits", labels=["outcome"]
         )

@@ -17,6 +17,10 @@ Scope = Literal["admin", "tenant", "node", "metrics"]
 Mode = Literal["open", "cordoned", "draining"]
 #: What becomes of a request that its tenant's quota has no room for.
 Beyond = Literal["refuse", "wait", "borrow"]
+#: What comes of a lease whose programs do nothing.
+IdleAction = Literal["off", "warn", "reclaim"]
+#: Why a lease is taken back before its tenant gives it back.
+Cause = Literal["lent", "time", "idle", "reserved"]
 
 
 @dataclass(slots=True)
@@ -46,6 +50,9 @@ class Quota:
     weight: int = 1
     #: Whether it may borrow what others leave free, beyond its quota.
     borrow: bool = False
+    #: What comes of its idle leases, and after how long they are that; None: as of all tenants.
+    idle_action: IdleAction | None = None
+    idle_seconds: int | None = None
     version: int = 1
 
 
@@ -169,6 +176,7 @@ class Ending:
     reason: str
     #: What it is then.
     state: Literal["reclaimed", "expired"] = "reclaimed"
+    cause: Cause = "lent"
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from gpupool_common.node_protocol import (
 from gpupool_common.quantities import MOST_SESSIONS, Memory, Share, TotalCompute, TotalMemory
 from gpupool_manager.placement_request import Hosts, Policy
 from gpupool_manager.records import Beyond, Scope
+from gpupool_manager.schemas_ending import EndingOut, IdleOut, IdlePolicyIn
 from gpupool_manager.schemas_reading import ReadingOut
 from gpupool_manager.schemas_resize import ResizeOut
 
@@ -84,7 +85,7 @@ class ProblemOut(BaseModel):
 # Tenants, quotas, tokens ---------------------------------------------------------------
 
 
-class QuotaIn(In):
+class QuotaIn(In, IdlePolicyIn):
     """What a tenant may have at once; null: as much as there is."""
 
     gpus: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(None, description="virtual GPUs")
@@ -371,13 +372,6 @@ class ServerOut(BaseModel):
     devices: list[int] = Field(description="the ordinals of the lease that are there")
 
 
-class EndingOut(BaseModel):
-    """A lease is to be given back: save, end, and start again."""
-
-    at: datetime
-    reason: str
-
-
 class PlacementRequestOut(PlacementRequestIn):
     model_config = ConfigDict(extra="ignore")
 
@@ -400,6 +394,7 @@ class LeaseOut(BaseModel):
     time_seconds: float | None = Field(description="how long it lasts at most; null: no limit")
     borrowed: bool = Field(description="beyond its tenant's quota, until others ask for it")
     ending: EndingOut | None = Field(description="when it is to be given back, and why")
+    idle: IdleOut | None = Field(description="of an active lease: since when it does no work")
     ttl_seconds: float
     created: datetime
     granted: datetime | None

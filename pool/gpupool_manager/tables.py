@@ -116,6 +116,8 @@ quotas = Table(
     Column("budgets", JSON, nullable=False),
     Column("weight", Integer, nullable=False),
     Column("borrow", Boolean, nullable=False),
+    Column("idle_action", String(8)),
+    Column("idle_seconds", Integer),
     Column("version", Integer, nullable=False),
 )
 

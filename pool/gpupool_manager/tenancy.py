@@ -75,6 +75,7 @@ class Tenancy:
         for lease in self._ledger.leases_of(name):
             for grant in lease.grants:
                 self._ledger.touch(grant.node)  # budgets are for its server to keep
+        self._leases.idle.look_again()
         self._leases.rethink(name)
         self._leases.pump(transaction)
         return quota

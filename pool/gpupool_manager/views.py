@@ -14,7 +14,6 @@ from gpupool_manager.records import Gpu, Lease, Node, Quota, Tenant, Token
 from gpupool_manager.resizes import lacking
 from gpupool_manager.scheduler import Verdict
 from gpupool_manager.schemas import (
-    EndingOut,
     GpuOut,
     GrantOut,
     LeaseOut,
@@ -30,6 +29,7 @@ from gpupool_manager.schemas import (
     maybe_when,
     when,
 )
+from gpupool_manager.schemas_ending import EndingOut, IdleOut
 from gpupool_manager.schemas_keys import KeyOut, LinkKeyOut
 from gpupool_manager.schemas_reading import ReadingOut
 from gpupool_manager.schemas_resize import LimitsOut, ResizeOut
@@ -147,7 +147,8 @@ def _reading(found: GpuReading | None) -> ReadingOut | None:
     return None if found is None else ReadingOut(**found.model_dump(exclude={"gpu"}))
 
 
-def lease(ledger: Ledger, record: Lease) -> LeaseOut:
+def lease(pool: Pool, record: Lease) -> LeaseOut:
+    ledger = pool.ledger
     waiting = ledger.queue.get(record.id)
     usable = record.state != LeaseState.ACTIVE or ledger.is_confirmed(record)
     return LeaseOut(
@@ -165,6 +166,7 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         time_seconds=record.time_limit,
         borrowed=record.borrowed,
         ending=_ending(record),
+        idle=_idle(pool, record) if record.id in ledger.leases else None,
         ttl_seconds=record.ttl,
         created=when(record.created),
         granted=maybe_when(record.granted),
@@ -196,6 +198,19 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
 def _ending(record: Lease) -> EndingOut | None:
     ending = record.ending
     return None if ending is None else EndingOut(at=when(ending.at), reason=ending.reason)
+
+
+def _idle(pool: Pool, record: Lease) -> IdleOut | None:
+    if record.state != LeaseState.ACTIVE:
+        return None
+    idle = pool.leases.idle
+    found = idle.of(record, pool.clock())
+    return IdleOut(
+        since=when(found.since),
+        action=found.action,
+        after_seconds=found.seconds,
+        told=idle.is_told(record),
+    )
 
 
 def _aside(ledger: Ledger, uuid: str) -> str | None:
@@ -246,7 +261,7 @@ def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:
 
 def lease_with_token(pool: Pool, record: Lease) -> LeaseOut:
     """For who may use it."""
-    shown = lease(pool.ledger, record)
+    shown = lease(pool, record)
     if record.state == LeaseState.ACTIVE and shown.state == LeaseState.ACTIVE:
         shown.token = pool.signer.issue(pool.ledger, record, pool.clock())
     return shown

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpupool_common.lease import LeaseState
 from gpupool_common.quantities import MEBIBYTE as MIB
+from gpupool_manager.idle import IdleRules
 from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
@@ -51,10 +52,12 @@ class QueueWorld:
         gpus: int = 4,
         order: OrderRules | None = None,
         patience: float = 60.0,
+        idle: IdleRules | None = None,
     ) -> None:
         self.now = 1_000_000.0
         self._order = order or OrderRules(fair=True)
         self._patience = patience
+        self._idle = idle
         self._loaded = loaded(nodes, gpus, list(quotas))
         self._load()
         #: What the last change has told those who watch.
@@ -62,7 +65,7 @@ class QueueWorld:
 
     def _load(self) -> None:
         self.ledger = Ledger(self._loaded, self.now, "e", self._order)
-        self.leases = Leases(self.ledger, self._patience, 10_000, 1e9)
+        self.leases = Leases(self.ledger, self._patience, 10_000, 1e9, idle=self._idle)
 
     def restart(self) -> None:
         """Another manager begins with what this one has written down."""

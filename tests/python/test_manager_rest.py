@@ -78,6 +78,8 @@ async def test_a_tenant_is_made_changed_and_removed(rest: Rest) -> None:
         "budgets": dict.fromkeys(TenantBudgets.model_fields),
         "weight": 1,
         "borrow": False,
+        "idle_action": None,
+        "idle_seconds": None,
         "in_use": NOTHING,
         "queued": NOTHING,
         "borrowed": NOTHING,

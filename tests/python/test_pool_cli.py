@@ -433,8 +433,16 @@ def test_a_tenant_may_borrow_and_has_a_weight(operator: Operator, green: str) ->
         assert "weight:" in shown and "yes, now 0 GPUs" in shown
         assert operator.json("quota", "show", green)["weight"] == 3
         assert "--weight" in operator.do("quota", "set", green, "--weight", "0", code=2)
+        operator.do("quota", "set", green, "--idle-action", "warn", "--idle-after", "30m")
+        assert "warn, after 30:00" in operator.do("quota", "show", green)
+        operator.do("quota", "set", green, "--idle-action", "none", "--idle-after", "none")
+        assert "as of all tenants" in operator.do("quota", "show", green)
+        wrong = operator.do("quota", "set", green, "--idle-action", "end", code=2)
+        assert "off, warn, reclaim" in wrong
         made = operator.json("lease", "create", "--tenant", green, *HALF, "--time", "2h")
         assert (made["time_seconds"], made["borrowed"]) == (7200, False)
+        assert made["idle"]["action"] == "off"
+        assert "idle:" in operator.do("lease", "show", made["id"])
         operator.do("lease", "release", made["id"])
     finally:
         priority = str(before["priority"])

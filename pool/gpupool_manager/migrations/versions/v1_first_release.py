@@ -7,7 +7,7 @@ from alembic import op
 
 # Until that release its tables change in place, and each time get another name here: a database
 # of a checkout before is then refused, and not found to lack a column later.
-revision = "1.8"
+revision = "1.9"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -182,6 +182,8 @@ def upgrade() -> None:
         sa.Column("budgets", sa.JSON(), nullable=False),
         sa.Column("weight", sa.Integer(), nullable=False),
         sa.Column("borrow", sa.Boolean(), nullable=False),
+        sa.Column("idle_action", sa.String(length=8), nullable=True),
+        sa.Column("idle_seconds", sa.Integer(), nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["tenant"], ["tenants.name"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("tenant"),
