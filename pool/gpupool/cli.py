@@ -27,9 +27,22 @@ MODULES = {
     "info": "info",
     "doctor": "doctor",
     "login": "login",
+    "reserve": "reserve",
 }
 #: Commands that have commands, and are called as their modules.
-GROUPS = ("gpu", "session", "node", "tenant", "quota", "token", "key", "lease", "queue", "context")
+GROUPS = (
+    "gpu",
+    "session",
+    "node",
+    "tenant",
+    "quota",
+    "token",
+    "key",
+    "lease",
+    "reservation",
+    "queue",
+    "context",
+)
 COMMANDS = (*MODULES, *GROUPS)
 
 

@@ -14,7 +14,7 @@ from gpupool.pool_show import NONE, cell, table, when
 from gpupool_common.errors import ConfigError
 
 app = typer.Typer(
-    no_args_is_help=True, help="The keys that sign a pool's lease tokens, and the manager's own."
+    no_args_is_help=True, help="Keys that sign a pool's lease tokens, and the manager's own."
 )
 
 

@@ -23,12 +23,13 @@ from gpupool_manager.api_common import (
     Write,
     send,
 )
+from gpupool_manager.calendar import in_utc
 from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Lease
-from gpupool_manager.scheduler import NoRoom, Placement, explain, place, summarise, summarise_own
+from gpupool_manager.scheduler import NoRoom, Placement, explain, summarise, summarise_own
 from gpupool_manager.schemas import (
     ExplainOut,
     LeaseChange,
@@ -100,7 +101,7 @@ async def _as_it_is(pool: Pool, caller: Caller, name: str, status: int) -> Respo
 def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
     return LeaseRequest(
         tenant=tenant,
-        request=_wanted(body),
+        request=wanted(body),
         priority=body.priority,
         wait=float(body.wait_seconds),
         ttl=float(body.ttl_seconds),
@@ -113,7 +114,7 @@ def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
     )
 
 
-def _wanted(body: PlacementRequestIn) -> PlacementRequest:
+def wanted(body: PlacementRequestIn) -> PlacementRequest:
     """The request, if its fields go together."""
     if body.memory_bytes is None and body.share_permille != WHOLE_GPU:
         raise bad_field("body.memory_bytes", "needed with a share of less than 1000")
@@ -185,7 +186,7 @@ async def explain_request(
     quota is looked at, too, where a tenant is known: an admin's request may leave it out.
     """
     _check_ceiling(body)
-    request = _wanted(body)
+    request = wanted(body)
     refused: str | None = None
     if (tenant := caller.tenant(body.tenant)) is not None:
         try:
@@ -194,7 +195,7 @@ async def explain_request(
             if problem.code != "over-quota":
                 raise
             refused = f"over the quota: {problem.detail}"
-    return send(_explained(pool, caller, None, request, limit, refused))
+    return send(_explained(pool, caller, None, request, limit, refused, body.time_seconds))
 
 
 @router.get("/leases/{id}", response_model=LeaseOut, tags=["leases"])
@@ -276,6 +277,9 @@ async def _find(pool: Pool, caller: Caller, name: str) -> Lease:
             select(tables.leases).where(tables.leases.c.id == name)
         )
         lease = pool.ledger.leases.get(name) or (found[0] if found else None)
+    planned = pool.ledger.reservations.get(name)
+    if planned is not None and (caller.is_admin or planned.tenant == caller.token.tenant):
+        raise Problem(409, "full", f"it is a reservation, and begins at {in_utc(planned.start)}")
     if lease is None or not (caller.is_admin or lease.tenant == caller.token.tenant):
         raise not_found("lease", name)
     return lease
@@ -344,11 +348,13 @@ def _explained(
     request: PlacementRequest,
     limit: int,
     reason: str | None = None,
+    lasts: float | None = None,
 ) -> ExplainOut:
     """An admin sees it GPU by GPU; what others have there is no tenant's business."""
     verdicts = explain(pool.ledger.index, request)
     if reason is None:
-        reason = _would_go(place(pool.ledger.index, request), caller.is_admin)
+        found = pool.leases.calendar.place(request, pool.clock(), lasts)
+        reason = _would_go(found, caller.is_admin)
     elif lease is not None:
         position = pool.ledger.queue.position(lease)
         of = f" of {len(pool.ledger.queue)}" if caller.is_admin else ""

@@ -24,6 +24,7 @@ from gpupool_manager import (
     api_leases,
     api_looking,
     api_nodes,
+    api_reservations,
     api_system,
     api_tenants,
     api_tokens,
@@ -103,6 +104,7 @@ def _routes() -> list[BaseRoute]:
         api_nodes,
         api_keys,
         api_leases,
+        api_reservations,
         api_looking,
     ):
         router.include_router(part.router, prefix="/v1", responses=PROBLEMS)

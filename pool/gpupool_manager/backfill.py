@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from operator import itemgetter
 
+from gpupool_manager.calendar import Calendar
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, within_quota
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.records import Lease
-from gpupool_manager.scheduler import Placement, place
+from gpupool_manager.scheduler import Placement
 from gpupool_manager.trial import Trial
 from gpupool_manager.waiting import Waiting
 
@@ -21,14 +23,21 @@ from gpupool_manager.waiting import Waiting
 MOST_STARTS = 256
 
 
+#: What is asked for, and for how long.
+_Asked = tuple[PlacementRequest, float | None]
+#: When something ends: a lease, or (None) a reservation that has not begun.
+_End = tuple[float, Lease | None]
+
+
 class Backfill:
     """Expected starts, known until leases come or go."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, calendar: Calendar) -> None:
         self._ledger = ledger
-        self._known: dict[PlacementRequest, float | None] = {}
-        #: Leases that end by their limits, first to last; None: not looked for yet.
-        self._ending: list[Lease] | None = None
+        self._calendar = calendar
+        self._known: dict[_Asked, float | None] = {}
+        #: What ends by its limit, first to last; None: not looked for yet.
+        self._ending: list[_End] | None = None
         #: Whether something was granted since, which makes starts later.
         self._grown = False
 
@@ -46,9 +55,9 @@ class Backfill:
         """As :meth:`start_of`, with what was granted since."""
         if self._grown:
             self.forget()
-        request = self._request(waiting)
-        if request not in self._known and len(self._known) >= MOST_STARTS:
-            return self._find(request, now)
+        asked = self._asked(waiting)
+        if asked not in self._known and len(self._known) >= MOST_STARTS:
+            return self._find(asked, now)
         return self.start_of(waiting, now)
 
     def ends_before(self, lease: Lease, blocker: Waiting, now: float) -> bool:
@@ -60,56 +69,73 @@ class Backfill:
 
     def start_of(self, waiting: Waiting, now: float) -> float | None:
         """When there is room for it if every lease lasts as long as it may; None: unknown."""
-        request = self._request(waiting)
-        if request not in self._known:
+        asked = self._asked(waiting)
+        if asked not in self._known:
             if len(self._known) >= MOST_STARTS:
                 return None
-            self._known[request] = self._find(request, now)
-        return self._known[request]
+            self._known[asked] = self._find(asked, now)
+        return self._known[asked]
 
-    def _request(self, waiting: Waiting) -> PlacementRequest:
-        return within_quota(self._ledger, waiting.request, waiting.lease.tenant)
+    def _asked(self, waiting: Waiting) -> _Asked:
+        request = within_quota(self._ledger, waiting.request, waiting.lease.tenant)
+        return request, waiting.lease.time_limit
 
-    def _find(self, request: PlacementRequest, now: float) -> float | None:
-        ledger, ending = self._ledger, self._endings()
-        with Trial(ledger.index) as trial:
-            if isinstance(place(ledger.index, request), Placement):
+    def _find(self, asked: _Asked, now: float) -> float | None:
+        ending = self._endings(now)
+        self._calendar.plans()  # they are of the pool as it is, and not of what is tried
+        with Trial(self._ledger.index) as trial:
+            if self._fits(asked, now, []):
                 return now
             done, step = 0, 1
             while done < len(ending):
                 # Twice as many each time, then back to the first that was enough.
-                for lease in ending[done : done + step]:
-                    trial.end(lease)
-                if isinstance(place(ledger.index, request), Placement):
-                    last = min(done + step, len(ending))
-                    return self._first(trial, request, ending[done:last])
-                done, step = done + step, 2 * step
+                last = min(done + step, len(ending))
+                for _, lease in ending[done:last]:
+                    if lease is not None:
+                        trial.end(lease)
+                if self._fits(asked, ending[last - 1][0], ending[:last]):
+                    return self._first(trial, asked, ending, done, last)
+                done, step = last, 2 * step
         return None
 
-    def _endings(self) -> list[Lease]:
+    def _fits(self, asked: _Asked, at: float, over: list[_End]) -> bool:
+        """Whether there is room at that time, beside what is reserved."""
+        request, limit = asked
+        gone = set[str]()
+        if self._ledger.reservations:
+            gone = {lease.id for _, lease in over if lease is not None}
+        return isinstance(self._calendar.place(request, at, limit, gone), Placement)
+
+    def _endings(self, now: float) -> list[_End]:
         if self._ending is None:
             live = self._ledger.leases.values()
-            timed = (lease for lease in live if lease.grants and lease.latest_end < math.inf)
-            self._ending = sorted(timed, key=lambda lease: lease.latest_end)
+            found: list[_End] = [
+                (lease.latest_end, lease)
+                for lease in live
+                if lease.grants and lease.latest_end < math.inf
+            ]
+            found += [(time, None) for time in self._calendar.after(now)]
+            self._ending = sorted(found, key=itemgetter(0))
         return self._ending
 
-    def _first(self, trial: Trial, request: PlacementRequest, ended: list[Lease]) -> float:
-        """The end of the first of these without those after which there is still room."""
-        low, high = 1, len(ended)
-        there = high
+    def _first(self, trial: Trial, asked: _Asked, ending: list[_End], low: int, high: int) -> float:
+        """The end of the first of these after which there is room; after ``high`` there is."""
+        there, low = high, low + 1
         while low < high:
             middle = (low + high) // 2
             while there > middle:
                 there -= 1
-                trial.restore(ended[there])
+                if (lease := ending[there][1]) is not None:
+                    trial.restore(lease)
             while there < middle:
-                trial.end(ended[there])
+                if (lease := ending[there][1]) is not None:
+                    trial.end(lease)
                 there += 1
-            if isinstance(place(self._ledger.index, request), Placement):
+            if self._fits(asked, ending[middle - 1][0], ending[:middle]):
                 high = middle
             else:
                 low = middle + 1
-        return ended[high - 1].latest_end
+        return ending[high - 1][0]
 
 
 @dataclass(slots=True)

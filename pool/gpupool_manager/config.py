@@ -17,6 +17,7 @@ from gpupool_common.settings import Given
 from gpupool_manager.idle import IdleRules
 from gpupool_manager.pool import Rules
 from gpupool_manager.records import IdleAction
+from gpupool_manager.reservations import Reclaims
 from gpupool_manager.store import check_url
 from gpupool_manager.waiting import OrderRules
 
@@ -72,6 +73,11 @@ class Settings(BaseModel):
     )
     idle_seconds: float = Field(
         1800.0, ge=1, le=30 * 86400, description=_SECONDS.format(1, 2592000)
+    )
+    reservation_reclaims: Reclaims = Field(
+        "none",
+        description="none, borrowed or all: which leases go back for reservations that need"
+        " their GPUs",
     )
     longest_queue: int = Field(10_000, ge=0, le=100_000, description="a whole number 0..100000")
     unasked_seconds: float = Field(
@@ -200,6 +206,7 @@ class Settings(BaseModel):
             confirm_seconds=self.confirm_seconds,
             offline_seconds=self.offline_seconds,
             idle=IdleRules(self.idle_action, self.idle_seconds),
+            reservation_reclaims=self.reservation_reclaims,
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpupool_common.lease import LeaseState
 from gpupool_manager.backfill import Ahead, Backfill
+from gpupool_manager.calendar import Calendar
 from gpupool_manager.idle import Idle, IdleRules
 from gpupool_manager.index import Kind
 from gpupool_manager.lease_request import LeaseRequest
@@ -18,7 +19,7 @@ from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.quotas import Use, check_priority, excesses, of_leases, over_quota, use_of
 from gpupool_manager.records import Ending, Grant, Lease
-from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
+from gpupool_manager.scheduler import NoRoom, Placement, could_ever
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import Waiting
 
@@ -52,8 +53,9 @@ class Leases:
         idle: IdleRules | None = None,
     ) -> None:
         self._ledger = ledger
-        self._lending = Lending(ledger, patience)
-        self._backfill = Backfill(ledger)
+        self.calendar = Calendar(ledger)
+        self._lending = Lending(ledger, patience, self.calendar)
+        self._backfill = Backfill(ledger, self.calendar)
         self.idle = Idle(ledger, idle or IdleRules())
         self._patience = patience
         self._longest_line = longest_queue
@@ -61,11 +63,11 @@ class Leases:
         #: Another scheduler places: what names no GPUs is refused.
         self._only_checks = only_checks
         #: Requests that found no room since there was last more of it.
-        self._failed: dict[PlacementRequest, str] = {}
+        self._failed: dict[tuple[PlacementRequest, float | None], str] = {}
 
     def admit(self, transaction: Transaction, asked: LeaseRequest) -> Lease:
         """Grant or queue; Problem, and nothing is changed, if neither is allowed."""
-        self._check_named(asked)
+        self.check_named(asked.request)
         ledger = self._ledger
         tenant = ledger.tenants.get(asked.tenant)
         if tenant is None:
@@ -90,7 +92,7 @@ class Leases:
 
     def check(self, asked: LeaseRequest, now: float) -> PlacementRequest:
         """What a quota makes of a request; Problem if :meth:`admit` would not allow it."""
-        self._check_named(asked)
+        self.check_named(asked.request)
         quota = self._ledger.quotas.get(asked.tenant)
         if quota is None:
             raise not_found("tenant", asked.tenant)
@@ -100,8 +102,9 @@ class Leases:
         self._check_quota(lease, request)
         return within_quota(self._ledger, request, asked.tenant)
 
-    def _check_named(self, asked: LeaseRequest) -> None:
-        if self._only_checks and not asked.request.uuids:
+    def check_named(self, request: PlacementRequest) -> None:
+        """Problem if another scheduler must choose the GPUs, and has not."""
+        if self._only_checks and not request.uuids:
             raise bad_field("body.uuids", _ONLY_CHECKS)
 
     def _check_quota(self, lease: Lease, request: PlacementRequest) -> None:
@@ -145,10 +148,15 @@ class Leases:
             if reason is not None:
                 over, barred = self._standing(lease, request, claimed)
                 return Chance(NoRoom(reason), over, not barred)
-        return self._chance(lease, request, claimed)
+        return self._chance(lease, request, claimed, transaction.now)
 
     def _chance(
-        self, lease: Lease, request: PlacementRequest, claimed: Use, lend: bool = True
+        self,
+        lease: Lease,
+        request: PlacementRequest,
+        claimed: Use,
+        now: float,
+        lend: bool = True,
     ) -> Chance:
         """What can be given now: within the quota, or beyond it where nobody waits for it."""
         ledger, tenant = self._ledger, lease.tenant
@@ -156,10 +164,11 @@ class Leases:
         if barred:
             return Chance(NoRoom(barred), for_room=False)
         if not over:
-            return Chance(self._place(within_quota(ledger, request, tenant)))
+            within = within_quota(ledger, request, tenant)
+            return Chance(self._place(within, lease.time_limit, now))
         if not lend or ledger.queue.wanted(ledger.index.kinds(request)):
             return Chance(NoRoom(_NOT_LENT), over=True)
-        return Chance(self._place(request), over=True)
+        return Chance(self._place(request, lease.time_limit, now), over=True)
 
     def _standing(self, lease: Lease, request: PlacementRequest, claimed: Use) -> tuple[bool, str]:
         """Whether it would borrow, and why its tenant can have nothing; empty: it can."""
@@ -186,15 +195,17 @@ class Leases:
             return None
         return self._backfill.expected(waiting, now)
 
-    def _place(self, request: PlacementRequest) -> Placement | NoRoom:
+    def _place(
+        self, request: PlacementRequest, limit: float | None, now: float
+    ) -> Placement | NoRoom:
         if self._only_checks and not request.uuids:
             return NoRoom(_ONLY_CHECKS)
-        reason = self._failed.get(request)
+        reason = self._failed.get((request, limit))
         if reason is not None:
             return NoRoom(reason)
-        result = place(self._ledger.index, request)
+        result = self.calendar.place(request, now, limit)
         if isinstance(result, NoRoom):
-            self._failed[request] = result.reason
+            self._failed[request, limit] = result.reason
         return result
 
     def _kinds(self, request: PlacementRequest, tenant: str) -> frozenset[Kind]:
@@ -213,7 +224,7 @@ class Leases:
         reason = result.reason
         if wait <= 0:
             raise Problem(409, "full", reason, queue_length=len(queue))
-        if len(queue) >= self._longest_line:
+        if len(queue) >= self._longest_line and not lease.reserved:
             raise Problem(503, "unavailable", f"{len(queue)} requests wait; the queue is full")
         lease.reason = reason
         queue.join(lease, request, reason, self._kinds(request, lease.tenant), transaction.now)
@@ -249,6 +260,8 @@ class Leases:
         lease.reason = ""
         lease.borrowed = borrowed
         lease.granted = transaction.now
+        if lease.reserved:  # it ends when that was said, however late it begins
+            lease.time_limit = lease.deadline - transaction.now
         lease.expires = transaction.now + lease.ttl
         lease.placement = {
             "rule": placement.rule,
@@ -291,6 +304,8 @@ class Leases:
         """When a queued lease leaves the queue, if nobody asks for it any more."""
         waiting = self._ledger.queue.get(lease.id)
         heard = lease.created if waiting is None else waiting.heard
+        if lease.reserved:
+            return lease.deadline
         return min(lease.deadline, heard + self._unasked)
 
     def end(self, transaction: Transaction, lease: Lease, state: LeaseState, reason: str) -> None:
@@ -322,6 +337,12 @@ class Leases:
         transaction.put(lease)
         transaction.log(f"lease.{state}", lease.id, lease.tenant, reason=reason, **waited)
 
+    def begin(self, transaction: Transaction, lease: Lease) -> None:
+        """A reservation's time has come: it waits before all others. Who calls must pump."""
+        request = request_of(lease, self._ledger.quotas[lease.tenant])
+        chance = Chance(NoRoom("its reservation begins now"))
+        self._queue(transaction, lease, request, chance, lease.deadline - transaction.now)
+
     def move(self, transaction: Transaction, lease: Lease, why: str) -> None:
         """An active lease that its tenant has not seen yet goes elsewhere, or waits, or ends."""
         ledger = self._ledger
@@ -350,6 +371,7 @@ class Leases:
     def pump(self, transaction: Transaction) -> None:
         """There may be more room, or more quota: let those go who fit now, in order."""
         self._failed.clear()
+        self.calendar.forget()
         self._backfill.forget()
         self._lending.cover(transaction)
         ahead = Ahead(self._backfill, transaction.now)
@@ -388,7 +410,7 @@ class Leases:
 
     def _try_waiting(self, transaction: Transaction, waiting: Waiting, lend: bool) -> None:
         ledger, lease, group = self._ledger, waiting.lease, waiting.group
-        chance = self._chance(lease, group.request, Use(), lend)
+        chance = self._chance(lease, group.request, Use(), transaction.now, lend)
         group.over, group.for_room = chance.over, chance.for_room
         if isinstance(chance.result, NoRoom):
             group.reason = chance.result.reason

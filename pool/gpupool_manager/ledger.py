@@ -19,7 +19,17 @@ from gpupool_manager.ids import Ids
 from gpupool_manager.index import Index
 from gpupool_manager.placement_request import PlacementRequest, Slot, parse_capability
 from gpupool_manager.quotas import Use, use_of
-from gpupool_manager.records import Admission, Ending, Gpu, Lease, Node, Quota, Tenant, Token
+from gpupool_manager.records import (
+    Admission,
+    Ending,
+    Gpu,
+    Lease,
+    Node,
+    Quota,
+    Reservation,
+    Tenant,
+    Token,
+)
 from gpupool_manager.store import COUNTED, Loaded
 from gpupool_manager.tokens import TokenBook
 from gpupool_manager.usage import Meter
@@ -35,7 +45,8 @@ class Ledger:
     def __init__(
         self, loaded: Loaded, now: float, epoch: str, order: OrderRules | None = None
     ) -> None:
-        self.ids = Ids(name for rows in (loaded.leases, loaded.tokens) for name in map(_id, rows))
+        named = (loaded.leases, loaded.tokens, loaded.reservations)
+        self.ids = Ids(name for rows in named for name in map(_id, rows))
         self.epoch = epoch
         self.index = Index()
         self.queue = LeaseQueue(order or OrderRules(), self.share)
@@ -46,6 +57,8 @@ class Ledger:
         self.admissions: dict[str, Admission] = {each.node: each for each in loaded.admissions}
         self.gpus: dict[str, Gpu] = {gpu.uuid: gpu for gpu in loaded.gpus}
         self.leases: dict[str, Lease] = {}
+        #: Those that have not begun, by id.
+        self.reservations = {each.id: each for each in loaded.reservations}
         #: Leases that ended lately on each node, and why: what their users are told.
         self.ended_on: defaultdict[str, deque[tuple[str, str]]] = defaultdict(
             lambda: deque(maxlen=ENDED_TOLD)
@@ -271,7 +284,7 @@ def _own(all_of_it: Use, beyond: Use) -> Use:
     return replace(all_of_it.less(beyond), sessions=all_of_it.sessions)
 
 
-def _id(record: Lease | Token) -> str:
+def _id(record: Lease | Token | Reservation) -> str:
     return record.id
 
 

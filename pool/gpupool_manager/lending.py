@@ -7,9 +7,11 @@ something changes, so a lease that is not needed any more is kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpupool_manager.calendar import Calendar
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, least_use, within_quota
 from gpupool_manager.making_room import make_room
@@ -30,8 +32,9 @@ RECLAIMED = "it was borrowed beyond the quota, and a tenant within its own asks 
 class Lending:
     """Decides what is still borrowed, and what is to be given back."""
 
-    def __init__(self, ledger: Ledger, patience: float) -> None:
+    def __init__(self, ledger: Ledger, patience: float, calendar: Calendar) -> None:
         self._ledger = ledger
+        self._calendar = calendar
         self._patience = patience
 
     def cover(self, transaction: Transaction) -> None:
@@ -71,7 +74,10 @@ class Lending:
         planned: dict[str, Use] = {}
         #: What nobody behind may take, since who waits for it has waited too long.
         held: list[frozenset[Kind]] = []
+        reserved = self._calendar.held(now, math.inf)
         with Trial(ledger.index) as trial:
+            for gpu, (memory, share) in reserved.items():
+                trial.hold(gpu, memory, share)
             for waiting in ledger.queue.heads(now):
                 group = waiting.group
                 if group.over or not group.for_room or _is_held(held, group.kinds):

@@ -27,6 +27,7 @@ from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.problems import Problem
 from gpupool_manager.queue_waits import QueueWaits
 from gpupool_manager.records import Note, Token
+from gpupool_manager.reservations import Reclaims, Reservations
 from gpupool_manager.resizes import Resizes
 from gpupool_manager.signing_keys import KeyRing
 from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
@@ -72,6 +73,8 @@ class Rules:
     offline_seconds: float = 900.0
     #: What comes of leases whose programs do nothing.
     idle: IdleRules = field(default_factory=IdleRules)
+    #: Which leases go back for a reservation that needs their GPUs.
+    reservation_reclaims: Reclaims = "none"
 
 
 class Pool:
@@ -120,6 +123,7 @@ class Pool:
         self.link_key_rolls: LinkKeyRolls
         self.tenancy: Tenancy
         self.resizes: Resizes
+        self.reservations: Reservations
         #: What has become of changes of limits since the start.
         self.resize_counts: Counter[str] = Counter()
         #: Set when the database has another manager now; whoever runs the pool must stop.
@@ -200,6 +204,7 @@ class Pool:
         self.link_key_rolls = LinkKeyRolls(self.ledger, self.fleet, lambda: self.link_keys)
         self.tenancy = Tenancy(self.ledger, self.leases)
         self.resizes = Resizes(self.ledger, self.leases, self.resize_counts)
+        self.reservations = Reservations(self.ledger, self.leases, rules.reservation_reclaims)
 
     def _set_clock(self, loaded: Loaded) -> None:
         """Time never goes back over a restart: what was signed later counts more than what was
@@ -371,6 +376,8 @@ class Pool:
         if self.leases.any_due(now) or self._reloaded:
             self._reloaded = False
             await self.commands.do(lambda transaction: self.leases.sweep(transaction))
+        if self.reservations.any_due(now):
+            await self.commands.do(lambda transaction: self.reservations.sweep(transaction))
 
     async def _run_clock(self) -> None:
         flush = purge = 0.0

@@ -215,6 +215,8 @@ class Lease:
     ending: Ending | None = None
     #: How long it lasts at most, whoever renews it.
     time_limit: float | None = None
+    #: Whether it was a reservation: then it goes before all that are none.
+    reserved: bool = False
 
     @property
     def time_end(self) -> float:
@@ -252,6 +254,19 @@ class Lease:
     def change(self) -> Resize | None:
         """The change that its servers have not all made."""
         return self.resize if self.resize is not None and self.resize.open else None
+
+
+@dataclass(slots=True)
+class Reservation:
+    """GPUs for a time to come. At its start it becomes a lease of the same id."""
+
+    id: str
+    tenant: str
+    request: PlacementRequest
+    start: float
+    end: float
+    label: str
+    created: float
 
 
 @dataclass(slots=True)
@@ -308,6 +323,7 @@ Record = (
     | Gpu
     | Grant
     | Lease
+    | Reservation
     | Usage
     | Answer
     | AuditEntry

@@ -140,6 +140,7 @@ class Resizes:
         self._check_quota(lease, more)
         for grant in lease.present:
             self._check_room(grant, *sizes[grant.gpu], with_numbers)
+        self._check_reserved(lease, sizes, transaction.now)
         self._check_turn(transaction, lease, sizes, after.priority)
         before = _kept(lease)
         self._resize(transaction, lease, sizes)
@@ -165,6 +166,19 @@ class Resizes:
             if asked > free:
                 has = f"has {shown(free)} free" if with_numbers else "has not so much free"
                 raise Problem(409, "full", f"{what}: {where} {has}, asked {shown(asked)} more")
+
+    def _check_reserved(self, lease: Lease, sizes: Mapping[str, Size], now: float) -> None:
+        """It may last until a reservation begins, and must leave what that needs."""
+        held = self._leases.calendar.held(now, lease.latest_end)
+        for grant in lease.present:
+            if grant.gpu not in held:
+                continue
+            slot, (memory, share) = self._ledger.index.slots[grant.gpu], sizes[grant.gpu]
+            left = (slot.free_bytes - held[grant.gpu][0], slot.free_permille - held[grant.gpu][1])
+            if memory - grant.memory_bytes > left[0] or share - grant.share_permille > left[1]:
+                raise Problem(
+                    409, "full", f"device {grant.ordinal} of the lease: what is free is reserved"
+                )
 
     def _check_turn(
         self, transaction: Transaction, lease: Lease, sizes: Mapping[str, Size], priority: int

@@ -394,6 +394,7 @@ class LeaseOut(BaseModel):
     time_seconds: float | None = Field(description="how long it lasts at most; null: no limit")
     borrowed: bool = Field(description="beyond its tenant's quota, until others ask for it")
     ending: EndingOut | None = Field(description="when it is to be given back, and why")
+    reserved: bool = Field(description="a reservation that has begun: it goes before all others")
     idle: IdleOut | None = Field(description="of an active lease: since when it does no work")
     ttl_seconds: float
     created: datetime

@@ -35,6 +35,7 @@ from gpupool_manager.records import (
     Note,
     Quota,
     Record,
+    Reservation,
     Tenant,
     Token,
     Usage,
@@ -85,6 +86,7 @@ class Loaded:
     answers: list[Answer]
     admissions: list[Admission] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+    reservations: list[Reservation] = field(default_factory=list)
 
 
 def check_url(value: str) -> URL:
@@ -350,6 +352,7 @@ class Store:
                     answers=await _all(connection, select(tables.answers), Answer),
                     admissions=await _all(connection, select(tables.admissions), Admission),
                     notes=notes,
+                    reservations=await _all(connection, select(tables.reservations), Reservation),
                 )
 
     async def fetch(self, statement: Select[Any]) -> Sequence[Any]:

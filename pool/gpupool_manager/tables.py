@@ -210,8 +210,21 @@ leases = Table(
     Column("borrowed", Boolean, nullable=False),
     Column("ending", _Ending),
     Column("time_limit", Double),
+    Column("reserved", Boolean, nullable=False),
     Index("leases_of_tenant", "tenant", "id"),
     Index("leases_in_state", "state", "id"),
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", NAME, primary_key=True),
+    Column("tenant", ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False),
+    Column("request", _PlacementRequest, nullable=False),
+    Column("start", Double, nullable=False),
+    Column("end", Double, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("created", Double, nullable=False),
 )
 
 grants = Table(
@@ -280,6 +293,7 @@ TABLES: dict[type[records.Record], Table] = {
     records.Admission: admissions,
     records.Gpu: gpus,
     records.Lease: leases,
+    records.Reservation: reservations,
     records.Grant: grants,
     records.Usage: usage,
     records.Answer: answers,

@@ -58,6 +58,8 @@ class Tenancy:
             raise Problem(
                 409, "in-use", f"the tenant '{name}' has leases ({leases}); release them first"
             )
+        if any(each.tenant == name for each in self._ledger.reservations.values()):
+            raise Problem(409, "in-use", f"the tenant '{name}' has reservations; cancel them first")
         for token in [t for t in self._ledger.tokens.by_id.values() if t.tenant == name]:
             self._ledger.tokens.remove(token)
             transaction.drop(token)

@@ -46,6 +46,10 @@ class Trial:
             memory = request.takes(slot.total_bytes)
             self._change(True, slot.uuid, memory, request.share_permille)
 
+    def hold(self, gpu: str, memory: int, share: int) -> None:
+        """As if so much of a GPU were taken."""
+        self._change(True, gpu, memory, share)
+
     def _change(self, take: bool, gpu: str, memory: int, share: int) -> None:
         (self._index.take if take else self._index.give)(gpu, memory, share)
         self._done.append((take, gpu, memory, share))

@@ -166,6 +166,7 @@ def lease(pool: Pool, record: Lease) -> LeaseOut:
         time_seconds=record.time_limit,
         borrowed=record.borrowed,
         ending=_ending(record),
+        reserved=record.reserved,
         idle=_idle(pool, record) if record.id in ledger.leases else None,
         ttl_seconds=record.ttl,
         created=when(record.created),

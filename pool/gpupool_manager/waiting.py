@@ -12,6 +12,7 @@ more room grows with the groups, not with the queue.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from gpupool_manager.records import Beyond, Lease
 Place = tuple[float, str]
 #: A share of the pool, after those who have waited very long.
 Rank = tuple[int, float]
-_GroupKey = tuple[str, int, PlacementRequest, Beyond, float | None]
+_GroupKey = tuple[str, int, PlacementRequest, Beyond, float | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class OrderRules:
     grace: float = 60.0
 
     def place(self, lease: Lease) -> Place:
+        if lease.reserved:
+            return (-math.inf, lease.id)
         # Ids rise with time, so they are the order of arrival.
         if self.fair:
             return (lease.created - lease.priority * self.aging, lease.id)
@@ -94,7 +97,7 @@ class Waiting:
     def goes_first(self, kinds: frozenset[Kind], now: float, patience: float) -> bool:
         """Whether it has waited so long that nobody behind may take what it could use."""
         group = self.group
-        late = now - self.lease.created > patience
+        late = self.lease.reserved or now - self.lease.created > patience
         meets = not group.holds_back.isdisjoint(kinds)
         return late and group.for_room and group.hopeful and not group.over and meets
 
@@ -139,6 +142,8 @@ class LeaseQueue:
 
     def rank(self, lease: Lease, now: float) -> Rank:
         """What goes before places. All are equal in strict order."""
+        if lease.reserved:
+            return (-1, 0.0)
         if not self.rules.fair or now - lease.created > self.rules.starving:
             return (0, 0.0)
         return (1, self._share(lease.tenant))
@@ -258,4 +263,4 @@ class LeaseQueue:
 
 
 def _key(lease: Lease, request: PlacementRequest) -> _GroupKey:
-    return (lease.tenant, lease.priority, request, lease.beyond, lease.time_limit)
+    return (lease.tenant, lease.priority, request, lease.beyond, lease.time_limit, lease.reserved)

@@ -13,7 +13,8 @@ from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.quotas import Use, excesses
-from gpupool_manager.records import Gpu, Lease, Node, Quota, Tenant
+from gpupool_manager.records import Gpu, Lease, Node, Quota, Reservation, Tenant
+from gpupool_manager.reservations import Reclaims, Reservations
 from gpupool_manager.resizes import Resizes
 from gpupool_manager.store import Loaded
 from gpupool_manager.transaction import Transaction
@@ -53,11 +54,13 @@ class QueueWorld:
         order: OrderRules | None = None,
         patience: float = 60.0,
         idle: IdleRules | None = None,
+        reclaims: Reclaims = "none",
     ) -> None:
         self.now = 1_000_000.0
         self._order = order or OrderRules(fair=True)
         self._patience = patience
         self._idle = idle
+        self._reclaims = reclaims
         self._loaded = loaded(nodes, gpus, list(quotas))
         self._load()
         #: What the last change has told those who watch.
@@ -66,10 +69,12 @@ class QueueWorld:
     def _load(self) -> None:
         self.ledger = Ledger(self._loaded, self.now, "e", self._order)
         self.leases = Leases(self.ledger, self._patience, 10_000, 1e9, idle=self._idle)
+        self.reservations = Reservations(self.ledger, self.leases, self._reclaims)
 
     def restart(self) -> None:
         """Another manager begins with what this one has written down."""
         self._loaded.leases[:] = self.ledger.leases.values()
+        self._loaded.reservations[:] = self.ledger.reservations.values()
         self._load()
         transaction = Transaction(self.now)
         self.leases.sweep(transaction)
@@ -95,6 +100,22 @@ class QueueWorld:
         self._note(transaction)
         return lease
 
+    def reserve(
+        self, tenant: str, gpus: int, after: float, seconds: float, part: int | None = None
+    ) -> Reservation:
+        """GPUs from so many seconds on."""
+        memory = None if part is None else MEMORY * part // 1000
+        request = PlacementRequest(gpus, memory, part or 1000)
+        transaction = Transaction(self.now)
+        made = self.reservations.make(transaction, tenant, request, self.now + after, seconds)
+        self._note(transaction)
+        return made
+
+    def cancel(self, reservation: Reservation) -> None:
+        transaction = Transaction(self.now)
+        self.reservations.cancel(transaction, reservation.id)
+        self._note(transaction)
+
     def end(self, lease: Lease) -> None:
         transaction = Transaction(self.now)
         self.leases.end(transaction, lease, LeaseState.RELEASED, "")
@@ -105,6 +126,8 @@ class QueueWorld:
         transaction = Transaction(self.now)
         if self.leases.any_due(self.now):
             self.leases.sweep(transaction)
+        if self.reservations.any_due(self.now):
+            self.reservations.sweep(transaction)
         self._note(transaction)
 
     def pump(self) -> None:

@@ -118,6 +118,8 @@ PATHS = """
 /leases/l/release      POST
 /leases/l/explain      GET
 /queue                 GET
+/reservations          GET POST
+/reservations/r        GET DELETE
 /usage                 GET
 /audit                 GET
 /events                GET
@@ -181,14 +183,17 @@ async def test_scopes_allow_what_they_name_only(rest: Rest) -> None:
         "/leases/l/release",
         "/leases/l/explain",
         "/queue",
+        "/reservations",
+        "/reservations/r",
         "/usage",
         "/events",
     }
     for method, path in OPERATIONS:
         body: Any = {} if method in ("POST", "PUT", "PATCH") else None
         await rest.no(403, "forbidden", method, path, body, "node")
-        # Of what it reads, a tenant changes its leases alone.
-        changes = method in ("PATCH", "PUT", "DELETE") and path != "/leases/l"
+        # Of what it reads, a tenant changes its leases and reservations alone.
+        own = path in ("/leases/l", "/reservations/r")
+        changes = method in ("PATCH", "PUT", "DELETE") and not own
         if path not in for_tenants or changes:
             await rest.no(403, "forbidden", method, path, body, "a")
 

@@ -447,3 +447,20 @@ def test_a_tenant_may_borrow_and_has_a_weight(operator: Operator, green: str) ->
     finally:
         priority = str(before["priority"])
         operator.do("quota", "set", green, "--weight", "1", "--no-borrow", "--priority", priority)
+
+
+def test_gpus_are_reserved(operator: Operator, green: str) -> None:
+    span = ("--from", "2h", "--for", "90m")
+    made = operator.json("reserve", "--tenant", green, *span, *HALF, "--name", "a lecture")
+    shown = operator.do("reservation", "show", made["id"])
+    assert "a lecture" in shown and f"gpupool run --lease {made['id']} -- COMMAND" in shown
+    assert made["id"] in operator.do("reservation", "list") and "1:30:00" in operator.do(
+        "reservation", "list", "--tenant", green
+    )
+    assert "it is a reservation" in operator.do("lease", "show", made["id"], code=75)
+    later = operator.do("reserve", "--tenant", green, "--from", "2h", "--for", "1s", *HALF, code=2)
+    assert "seconds" in later
+    wrong = operator.do("reserve", "--tenant", green, "--from", "soon", "--for", "1h", code=2)
+    assert "--from: 'soon' is not" in wrong
+    operator.do("reservation", "cancel", made["id"])
+    assert operator.json("reservation", "list") == []

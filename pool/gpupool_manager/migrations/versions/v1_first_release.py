@@ -7,7 +7,7 @@ from alembic import op
 
 # Until that release its tables change in place, and each time get another name here: a database
 # of a checkout before is then refused, and not found to lack a column later.
-revision = "1.9"
+revision = "1.10"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -82,6 +82,7 @@ def upgrade() -> None:
         sa.Column("borrowed", sa.Boolean(), nullable=False),
         sa.Column("ending", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("time_limit", sa.Double(), nullable=True),
+        sa.Column("reserved", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("leases", schema=None) as batch_op:
@@ -189,6 +190,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant"),
     )
     op.create_table(
+        "reservations",
+        sa.Column("id", sa.String(length=64), nullable=False),
+        sa.Column("tenant", sa.String(length=64), nullable=False),
+        sa.Column("request", sa.JSON(), nullable=False),
+        sa.Column("start", sa.Double(), nullable=False),
+        sa.Column("end", sa.Double(), nullable=False),
+        sa.Column("label", sa.Text(), nullable=False),
+        sa.Column("created", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["tenant"], ["tenants.name"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "tokens",
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
@@ -207,6 +220,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("tokens")
+    op.drop_table("reservations")
     op.drop_table("quotas")
     with op.batch_alter_table("grants", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_grants_node"))
