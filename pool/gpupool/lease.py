@@ -226,6 +226,9 @@ def resize(
     share: Annotated[str | None, typer.Option(help="of each GPU, e.g. 50%")] = None,
     ceiling: Annotated[str | None, typer.Option(help="most that it may borrow up to")] = None,
     priority: Annotated[str | None, typer.Option(help="0..100")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="more of its host's, for programs that start later")
+    ] = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="less memory than is in use: keep it, and give no more"),
@@ -242,8 +245,10 @@ def resize(
         body["ceiling_permille"] = read_compute("--ceiling", ceiling)
     if priority is not None:
         body["priority"] = read_number("--priority", priority, 0, 100)
+    if gpus is not None:
+        body["gpus"] = read_number("--gpus", gpus, 1, 64)
     if not body:
-        raise ConfigError("say what to change: --memory, --share, --ceiling or --priority")
+        raise ConfigError("say what to change: --memory, --share, --ceiling, --priority or --gpus")
     found = client.do("PATCH", at("leases", lease), {**body, "force": force})
     found.pop("token", None)
     _print_lease(found, as_json)

@@ -230,7 +230,7 @@ async def get_lease(
 async def change_lease(
     id: Name, body: LeaseChange, pool: ThePool, caller: User, write: Write
 ) -> Response:
-    """Other limits, while its programs run or it waits. 409: no room, or more memory is in use."""
+    """Other limits or more GPUs, while its programs run. 409: no room, or more memory is in use."""
     await _find(pool, caller, id)
 
     def change(transaction: Transaction) -> Reply:
@@ -238,8 +238,13 @@ async def change_lease(
         if lease is None:
             raise Problem(409, "ended", "the lease has ended")
         write.check(lease.version)
-        limits = body.model_dump(exclude={"force"}, exclude_none=True)
-        pool.resizes.change(transaction, lease, limits, body.force, caller.is_admin)
+        limits = body.model_dump(exclude={"force", "gpus"}, exclude_none=True)
+        if body.gpus is None:
+            pool.resizes.change(transaction, lease, limits, body.force, caller.is_admin)
+        elif limits or body.force:
+            raise bad_field("body.gpus", "another number of GPUs is a change of its own")
+        else:
+            pool.growth.grow(transaction, lease, body.gpus)
         return Reply(views.lease(pool, lease), 200, lease.version)
 
     answer = await write.do(caller, change)

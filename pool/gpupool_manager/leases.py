@@ -290,6 +290,10 @@ class Leases:
             detail["borrowed"] = True
         transaction.log("lease.granted", lease.id, lease.tenant, **detail)
 
+    def has_grown(self) -> None:
+        """A lease was given more than it had."""
+        self._backfill.grow()
+
     def renew(self, lease: Lease, now: float) -> None:
         """It lasts for another period from now. Not written down: see Ledger."""
         lease.expires = max(lease.expires or now, now + lease.ttl)

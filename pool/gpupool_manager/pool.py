@@ -16,6 +16,7 @@ from gpupool_common.node_protocol import Applied, Heartbeat, Orders
 from gpupool_manager.command_queue import CommandQueue
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
+from gpupool_manager.growth import Growth
 from gpupool_manager.idle import IdleRules
 from gpupool_manager.key_rolls import KeyRolls
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
@@ -124,6 +125,7 @@ class Pool:
         self.tenancy: Tenancy
         self.resizes: Resizes
         self.reservations: Reservations
+        self.growth: Growth
         #: What has become of changes of limits since the start.
         self.resize_counts: Counter[str] = Counter()
         #: Set when the database has another manager now; whoever runs the pool must stop.
@@ -205,6 +207,7 @@ class Pool:
         self.tenancy = Tenancy(self.ledger, self.leases)
         self.resizes = Resizes(self.ledger, self.leases, self.resize_counts)
         self.reservations = Reservations(self.ledger, self.leases, rules.reservation_reclaims)
+        self.growth = Growth(self.ledger, self.leases, self.resizes, self.resize_counts)
 
     def _set_clock(self, loaded: Loaded) -> None:
         """Time never goes back over a restart: what was signed later counts more than what was

@@ -73,7 +73,8 @@ class Resizes:
         if after.priority > before.priority:
             check_priority(self._ledger.quotas[lease.tenant], lease.tenant, after.priority)
 
-    def _check_quota(self, lease: Lease, more: Use) -> None:
+    def check_quota(self, lease: Lease, more: Use) -> None:
+        """Problem if an active or a queued lease may not count so much more."""
         ledger, tenant = self._ledger, lease.tenant
         # What is borrowed may not grow beyond the quota.
         own = not lease.borrowed
@@ -101,7 +102,7 @@ class Resizes:
         more, less = use_of(changed), use_of(lease)
         more.add(less, -1)
         if lease.beyond == "refuse":
-            self._check_quota(lease, more)
+            self.check_quota(lease, more)
         else:
             self._check_pending(changed, more)
         request = request_of(changed, ledger.quotas[lease.tenant])
@@ -137,18 +138,18 @@ class Resizes:
             sizes[grant.gpu] = (memory, share)
             more.memory_bytes += memory - grant.memory_bytes
             more.compute_permille += share - grant.share_permille
-        self._check_quota(lease, more)
+        self.check_quota(lease, more)
         for grant in lease.present:
             self._check_room(grant, *sizes[grant.gpu], with_numbers)
         self._check_reserved(lease, sizes, transaction.now)
         self._check_turn(transaction, lease, sizes, after.priority)
         before = _kept(lease)
         self._resize(transaction, lease, sizes)
-        self._begin(transaction, lease, after)
+        self.begin(transaction, lease, after)
         lease.resize = Resize(lease.version, after, before, transaction.now, force)
         what = {**asdict(after), "force": force, "before": asdict(before)}
         transaction.log("lease.resizing", lease.id, lease.tenant, **what)
-        self._settle(transaction, lease)
+        self.settle(transaction, lease)
 
     def _check_room(self, grant: Grant, memory: int, share: int, with_numbers: bool) -> None:
         slot = self._ledger.index.slots[grant.gpu]
@@ -199,7 +200,7 @@ class Resizes:
         if reason is not None:
             raise Problem(409, "full", reason)
 
-    def _begin(self, transaction: Transaction, lease: Lease, limits: Limits) -> None:
+    def begin(self, transaction: Transaction, lease: Lease, limits: Limits) -> None:
         """Its servers are to be told these limits, under another number."""
         lease.limits = limits
         lease.version += 1
@@ -248,7 +249,7 @@ class Resizes:
                 self._undo(transaction, lease, f"node '{node}': {each.reason}")
             else:
                 self._ledger.said.setdefault(lease.id, {})[each.gpu] = each.reason
-                self._settle(transaction, lease)
+                self.settle(transaction, lease)
 
     def _undo(self, transaction: Transaction, lease: Lease, why: str) -> None:
         """A server refuses: on all servers what was before holds again."""
@@ -257,12 +258,12 @@ class Resizes:
         if change.refused:
             return  # what was before cannot be too little
         self._counts["refused"] += 1
-        self._begin(transaction, lease, change.before)
+        self.begin(transaction, lease, change.before)
         lease.resize = replace(change, refused=why, force=True)
         transaction.log("lease.resize-refused", lease.id, lease.tenant, reason=why)
-        self._settle(transaction, lease)
+        self.settle(transaction, lease)
 
-    def _settle(self, transaction: Transaction, lease: Lease) -> None:
+    def settle(self, transaction: Transaction, lease: Lease) -> None:
         """If all its servers have made the change: what it has no more is free."""
         change = lease.change
         if change is None or lacking(self._ledger, lease):
@@ -285,7 +286,7 @@ class Resizes:
     def sweep(self, transaction: Transaction) -> None:
         """GPUs that are gone hold no change up."""
         for lease in self.held_up_by_none():
-            self._settle(transaction, lease)
+            self.settle(transaction, lease)
 
     def held_up_by_none(self) -> list[Lease]:
         """Leases with a change that no server has still to make."""

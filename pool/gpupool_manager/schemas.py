@@ -342,6 +342,9 @@ class LeaseRequestIn(PlacementRequestIn):
 class LeaseChange(In):
     """What is left out stays."""
 
+    gpus: Annotated[Whole, Field(ge=1, le=64)] | None = Field(
+        None, description="more of its host's, and nothing else at once: for programs to come"
+    )
     memory_bytes: Memory | None = Field(None, description="of each GPU")
     share_permille: Share | None = Field(None, description="thousandths of each GPU's compute")
     ceiling_permille: Share | None = Field(None, description="not less than the share")

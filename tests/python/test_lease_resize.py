@@ -319,7 +319,8 @@ async def test_a_change_by_rest(rest: Rest) -> None:
     await rest.no(412, "changed", "PATCH", path, {"priority": 0}, by="red", If_Match='"1"')
     await rest.no(404, "not-found", "PATCH", path, change, by="blue")
     await rest.no(422, "bad-request", "PATCH", path, {"memory_bytes": 1}, by="red")
-    await rest.no(422, "bad-request", "PATCH", path, {"gpus": 2}, by="red")
+    await rest.no(422, "bad-request", "PATCH", path, {"gpus": 0}, by="red")
+    await rest.no(409, "full", "PATCH", path, {"gpus": 2}, by="red")
     problem = await rest.no(
         403, "over-quota", "PATCH", path, {"memory_bytes": 9000 * MIB}, by="red"
     )

@@ -265,6 +265,7 @@ def test_a_lease_is_resized(operator: Operator, green: str) -> None:
     assert "say what to change" in operator.do(*change, code=2)
     assert "--memory" in operator.do(*change, "--memory", "much", code=2)
     assert "--priority" in operator.do(*change, "--priority", "101", code=2)
+    assert "--gpus" in operator.do(*change, "--gpus", "0", code=2)
     assert "less than the share" in operator.do(*change, "--share", "80%", code=2)
     assert "asked 100GiB" in operator.do(*change, "--memory", "100GiB", code=1)
     operator.do("lease", "release", made["id"])
