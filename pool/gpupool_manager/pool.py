@@ -106,6 +106,7 @@ class Pool:
         self.on_orders: Callable[[set[str]], None] | None = None
         self._log = logs.get("pool")
         self._ticker: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
         #: By node: whoever waits for it to confirm its leases.
         self._confirming: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -131,12 +132,14 @@ class Pool:
         #: Set when the database has another manager now; whoever runs the pool must stop.
         self.dispossessed = asyncio.Event()
 
-    async def open(self) -> None:
-        """Open the store and take the state from it."""
-        migrated = await self.store.open()
+    async def open(self, wait: bool = False) -> None:
+        """Open the store and take the state from it; ``wait``: while another manager has it."""
+        migrated = await self.store.open(wait)
+        self._keeper = asyncio.create_task(self._keep(), name="lock")
         try:
             await self.reload()
         except BaseException:
+            self._keeper.cancel()
             await self.store.close()
             raise
         self.commands.start()
@@ -158,6 +161,9 @@ class Pool:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
         for task in list(self._confirming.values()):
             task.cancel()
         await asyncio.gather(*self._confirming.values(), return_exceptions=True)
@@ -382,15 +388,23 @@ class Pool:
         if self.reservations.any_due(now):
             await self.commands.do(lambda transaction: self.reservations.sweep(transaction))
 
+    async def _keep(self) -> None:
+        """Use the lock of the database, however long other work takes: else it is given away."""
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                if not await self.store.still_mine():
+                    self._log.error("the database is not this manager's any more")
+                    self.dispossessed.set()
+            except Exception:
+                self._log.exception("the database's lock cannot be looked after; trying again")
+
     async def _run_clock(self) -> None:
         flush = purge = 0.0
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
             try:
-                if not await self.store.still_mine():
-                    self._log.error("the database is not this manager's any more")
-                    self.dispossessed.set()
                 await self.tick()
                 if now - flush >= 60:
                     flush = now

@@ -60,6 +60,20 @@ ANSWER_SECONDS = 5.0
 #: How long one transaction, or everything that is loaded, may take.
 MOST_SECONDS = 30.0
 
+#: How often who stands by tries to get the lock.
+STANDBY_SECONDS = 0.5
+
+#: After so long in silence PostgreSQL lets go of what a manager has there, its lock and rows of
+#: transactions, whether its process has stopped, its machine has gone or its network is cut.
+SILENCE_SECONDS = 5
+_SILENCE = (
+    "SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3;"
+    f" SET idle_in_transaction_session_timeout = {SILENCE_SECONDS * 1000}"
+)
+#: Of the lock, which is used once a second: PostgreSQL 14 and newer have it.
+_IDLE_SINCE = 140000
+_IDLE = f"SET idle_session_timeout = {SILENCE_SECONDS * 1000}"
+
 #: PostgreSQL takes at most 32767 parameters a statement.
 _MOST_ROWS = 1000
 
@@ -130,22 +144,52 @@ class Store:
             raise RuntimeError("the store is not open")
         return self._engine
 
-    async def open(self) -> bool:
-        """Lock and migrate; whether the schema changed. GpupoolError says what is wrong."""
+    async def open(self, wait: bool = False) -> bool:
+        """Lock and migrate; whether the schema changed. GpupoolError says what is wrong.
+
+        ``wait``: for ever, as long as another manager has the lock of a PostgreSQL.
+        """
         try:
             with self._explained():
                 if self.is_sqlite:
                     self._lock_sqlite()
                 self._engine = self._make_engine()
-                if not self.is_sqlite:
-                    await self._lock_postgresql()
-                async with self._engine.begin() as connection:
-                    migrated: bool = await connection.run_sync(migrate)
-                    await self._take_over(connection)
-                    return migrated
+            told = ""
+            while True:
+                try:
+                    return await self._possess()
+                except StoreError as error:
+                    if not wait:
+                        raise
+                    if str(error) != told:
+                        self._log.info("stands by", reason=str(error))
+                    told = str(error)
+                await self._drop_lock()
+                await asyncio.sleep(STANDBY_SECONDS)
         except BaseException:
             await self.close()
             raise
+
+    async def _possess(self) -> bool:
+        """Have the lock and the database as we need it; whether the schema changed."""
+        with self._explained():
+            if not self.is_sqlite:
+                await self._lock_postgresql()
+            async with self.engine.begin() as connection:
+                migrated: bool = await connection.run_sync(migrate)
+                await self._take_over(connection)
+                return migrated
+
+    async def peek(self, note: str) -> str | None:
+        """A note of a PostgreSQL that another manager may have; None: there is none."""
+        with self._explained():
+            engine = create_async_engine(self.url, poolclass=NullPool, connect_args=_patience())
+            async with engine.connect() as connection:
+                if await connection.scalar(select(func.to_regclass(tables.notes.name))) is None:
+                    return None
+                question = select(tables.notes.c.value).where(tables.notes.c.name == note)
+                found: str | None = await connection.scalar(question)
+                return found
 
     async def close(self) -> None:
         if self._lock_connection is not None:
@@ -167,13 +211,15 @@ class Store:
                 event.listen(engine.sync_engine, "connect", _set_pragmas)
                 event.listen(engine.sync_engine, "begin", _begin)
                 return engine
-            return create_async_engine(
+            engine = create_async_engine(
                 self.url,
                 pool_pre_ping=True,
                 pool_size=5,
                 pool_timeout=ANSWER_SECONDS,
                 connect_args=_patience(),
             )
+            event.listen(engine.sync_engine, "connect", _set_silence)
+            return engine
         except ImportError as error:
             raise InstallError(not_installed(error.name or "")) from None
 
@@ -192,11 +238,14 @@ class Store:
     async def _lock_postgresql(self) -> None:
         # Outside the pool: the lock is held for as long as this connection is open.
         engine = create_async_engine(self.url, poolclass=NullPool, connect_args=_patience())
+        event.listen(engine.sync_engine, "connect", _set_silence)
         connection = await engine.connect()
         self._lock_connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
         if not await connection.scalar(select(func.pg_try_advisory_lock(_LOCK))):
             await self._drop_lock()
             raise Dispossessed("another manager uses this database")
+        if int(await connection.scalar(text("SHOW server_version_num"))) >= _IDLE_SINCE:
+            await connection.execute(text(_IDLE))
 
     async def _take_over(self, connection: AsyncConnection) -> None:
         """Whoever had the lock before can write nothing from now on, even if it does not know."""
@@ -417,6 +466,11 @@ async def _all(connection: AsyncConnection, statement: Select[Any], kind: type[R
 
 def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN")
+
+
+def _set_silence(connection: Any, _record: Any) -> None:
+    # By the driver itself: what is set inside a transaction goes when that is rolled back.
+    connection.run_async(lambda driver: driver.execute(_SILENCE))
 
 
 def _set_pragmas(connection: Any, _record: Any) -> None:

@@ -232,6 +232,37 @@ async def test_who_lost_its_lock_can_write_nothing_once_another_has_it(
     await second.close()
 
 
+async def test_a_transaction_of_who_stands_still_keeps_nobody(postgres: Postgres) -> None:
+    """Stopped in the midst of one, it had the row that says whose the database is."""
+    name = await postgres.new_database()
+    first, second = Store(postgres.url(name)), Store(postgres.url(name))
+    await first.open()
+    async with first.engine.connect() as connection:
+        await connection.begin()
+        await first._check_owner(connection)
+        await first._drop_lock()
+        async with asyncio.timeout(60):
+            await second.open(wait=True)
+        await connection.invalidate()
+    await second.commit(transaction_of(Tenant("b", "", False, NOW)))
+    await first.close()
+    await second.close()
+
+
+async def test_who_stands_by_waits_for_the_lock(postgres: Postgres) -> None:
+    name = await postgres.new_database()
+    first, second = Store(postgres.url(name)), Store(postgres.url(name))
+    await first.open()
+    opening = asyncio.create_task(second.open(wait=True))
+    await first.commit(transaction_of(Tenant("a", "", False, NOW)))
+    assert await second.peek(COUNTED) is None and await second.peek("owner") is not None
+    assert not opening.done()
+    await first.close()
+    await asyncio.wait_for(opening, 60)
+    assert [tenant.name for tenant in (await second.load()).tenants] == ["a"]
+    await second.close()
+
+
 async def test_a_lost_lock_is_taken_again(postgres: Postgres) -> None:
     name = await postgres.new_database()
     first, second = Store(postgres.url(name)), Store(postgres.url(name))
