@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 
 from gpupool_common import lease_token
 from gpupool_common.lease import LeaseState
 from gpupool_common.lease_token import LeaseToken, TokenGrant
+from gpupool_manager import key_notes
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.records import Lease
 from gpupool_manager.signing_keys import KeyRing
@@ -25,6 +27,14 @@ class Signer:
         self._secret = secret
         self.ring = ring
         self.lifetime = lifetime
+
+    def known_by(self, link: str) -> str:
+        """By which keys the pool is known, beside that of its link (key_notes.py)."""
+        return key_notes.describe(self._secret, self.ring.current.id, link)
+
+    def check_known(self, known: str, link: Sequence[str]) -> None:
+        """GpupoolError unless these are ours."""
+        key_notes.check(known, self._secret, [key.id for key in self.ring.keys], link)
 
     def peer_key(self, lease: str) -> str:
         """What servers of a lease know each other's workers by; clients never have it."""

@@ -13,6 +13,7 @@ from gpupool_common import logs
 from gpupool_common.clock import SteadyClock
 from gpupool_common.lease import LeaseState
 from gpupool_common.node_protocol import Applied, Heartbeat, Orders
+from gpupool_manager import key_notes
 from gpupool_manager.command_queue import CommandQueue
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
@@ -399,12 +400,21 @@ class Pool:
             except Exception:
                 self._log.exception("the database's lock cannot be looked after; trying again")
 
+    async def _note_keys(self) -> None:
+        """Write down by which keys the pool is known, for whoever takes over."""
+        link = "" if self.join_url is None else self.link_keys.current.public
+        text = self.signer.known_by(link)
+        if self.notes.get(key_notes.NOTE) != text:
+            await self.commands.do(lambda transaction: transaction.put(Note(key_notes.NOTE, text)))
+            self.notes[key_notes.NOTE] = text
+
     async def _run_clock(self) -> None:
         flush = purge = 0.0
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
             try:
+                await self._note_keys()
                 await self.tick()
                 if now - flush >= 60:
                     flush = now
