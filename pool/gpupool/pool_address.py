@@ -22,11 +22,15 @@ PLAIN = "GPUPOOL_INSECURE_PLAIN"
 
 PORT = 7780
 
+#: Of one pool: one that leads, and who stands by.
+MOST_MANAGERS = 8
+
 
 @dataclass(frozen=True)
 class Where:
     """A pool, and with what we come to it."""
 
+    #: Of its managers, with commas between.
     url: str
     token: str = field(repr=False)
     ca: Path | None = None
@@ -59,13 +63,15 @@ def _path(text: str) -> Path | None:
 
 def check_plain(source: str, url: str) -> None:
     """ConfigError where a token would travel in clear, and nobody said that it may."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" or is_loopback(parts.hostname or "") or os.environ.get(PLAIN) == "1":
+    if os.environ.get(PLAIN) == "1":
         return
-    raise ConfigError(
-        f"{source}: the token would travel in clear text to {url}; write https:// (a manager beyond"
-        f" its own machine speaks it), or set {PLAIN}=1"
-    )
+    for each in url.split(","):
+        parts = urlsplit(each)
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise ConfigError(
+                f"{source}: the token would travel in clear text to {each}; write https:// (a"
+                f" manager beyond its own machine speaks it), or set {PLAIN}=1"
+            )
 
 
 def _read_fingerprint(saved: str) -> str | None:
@@ -87,7 +93,17 @@ def _read_fingerprint(saved: str) -> str | None:
 
 
 def check_url(source: str, text: str) -> str:
-    """``http[s]://HOST:PORT`` as written, or with the default port."""
+    """``http[s]://HOST:PORT`` as written, or with the default port; of two managers both."""
+    found = [_check_one(source, each) for each in text.split(",")]
+    if len(found) > MOST_MANAGERS or len({urlsplit(each).scheme for each in found}) > 1:
+        raise ConfigError(
+            f"{source}: name at most {MOST_MANAGERS} managers of one pool, all at https:// or all"
+            " at http://"
+        )
+    return ",".join(found)
+
+
+def _check_one(source: str, text: str) -> str:
     wrong = ConfigError(f"{source}: {one_line(text)!r} is not http://HOST[:PORT] or https://…")
     try:
         parts = urlsplit(text.strip())

@@ -68,15 +68,17 @@ class Answer:
 
 
 class PoolClient:
-    """A connection to a manager; to be closed."""
+    """A connection to a pool's manager, to whichever leads if there are several; to be closed."""
 
     def __init__(self, where: Where) -> None:
-        self.url = where.url
+        self._urls = where.url.split(",")
+        #: The manager that is spoken to.
+        self.url = self._urls[0]
         self._pinned = where.fingerprint is not None
         #: What requests belong to, for the manager's traces (gpupool_common/tracing.py).
         self.traceparent = ""
         self._http = httpx.Client(
-            base_url=f"{where.url}/v1",
+            base_url=f"{self.url}/v1",
             headers={
                 "Authorization": f"Bearer {where.token}",
                 "Accept": "application/json, application/problem+json",
@@ -151,6 +153,30 @@ class PoolClient:
         wait: float = 0.0,
     ) -> Answer:
         """One request, one answer that is a yes."""
+        given = (method, path, body, params, headers, wait)
+        for _ in self._urls[1:]:
+            try:
+                return self._ask_one(*given)
+            except (PoolAwayError, PoolAddressError) as error:
+                if getattr(error, "unsure", False) and method != "GET":
+                    raise  # whoever asked knows whether it may be said twice
+                self._turn()
+        return self._ask_one(*given)
+
+    def _turn(self) -> None:
+        """Speak to the next manager."""
+        self.url = self._urls[(self._urls.index(self.url) + 1) % len(self._urls)]
+        self._http.base_url = httpx.URL(f"{self.url}/v1")
+
+    def _ask_one(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        params: Params | None,
+        headers: Mapping[str, str] | None,
+        wait: float,
+    ) -> Answer:
         limit = ANSWER_SECONDS + wait
         given = {key: value for key, value in (params or {}).items() if value is not None}
         try:
@@ -182,7 +208,12 @@ class PoolClient:
                     self._judge(response, self._read(response, ANSWER_SECONDS))
                 yield from _read_events(response.iter_bytes(), self.url)
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise self._away(error, EVENT_SECONDS) from None
+            away = self._away(error, EVENT_SECONDS)
+            self._turn()  # whoever asks on asks the next
+            raise away from None
+        except PoolAwayError:
+            self._turn()
+            raise
 
     def _traced(self) -> dict[str, str]:
         return {HEADER: self.traceparent} if self.traceparent else {}
@@ -218,9 +249,14 @@ class PoolClient:
             )
         return Answer(status, body, response.headers.get("ETag"))
 
-    def _refusal(self, status: int, body: dict[str, Any]) -> PoolRefusedError:
+    def _refusal(self, status: int, body: dict[str, Any]) -> GpupoolError:
         code = str(body.get("type", "")).rpartition(":")[2]
         detail = one_line(body["detail"])
+        if code == "standby":
+            return PoolAwayError(
+                f"the manager at {self.url} stands by; none that leads was found: name the pool's"
+                " other manager, too, with a comma between, or wait until this one leads"
+            )
         if code == "over-quota":
             text = f"over the quota: {detail}"
         elif status == 401:
@@ -326,7 +362,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _trust(where: Where) -> ssl.SSLContext:
-    if where.url.startswith("http://"):
+    if where.url.startswith("http://"):  # so all of them
         if where.ca is not None:
             raise ConfigError(f"--ca (or {CA}) goes with a pool at https://, not {where.url}")
         if where.fingerprint is not None:

@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gpupool.pool_address import Where
+from gpupool.pool_address import Where, check_plain, check_url
 from gpupool.pool_client import PoolClient, in_words
-from gpupool_common.errors import FAILED, TRY_LATER, GpupoolError, PoolAddressError, PoolAwayError
+from gpupool_common.errors import (
+    FAILED,
+    TRY_LATER,
+    ConfigError,
+    GpupoolError,
+    PoolAddressError,
+    PoolAwayError,
+)
+from ports import free_port
 from test_manager_service import self_signed
 
 
@@ -156,3 +164,53 @@ def test_the_port_of_nodes_or_of_a_server_is_said() -> None:
     assert isinstance(error, PoolAddressError) and error.exit_code == FAILED
     assert "servers and nodes are spoken to there (ZeroMQ)" in str(error)
     assert "usually port 7780" in str(error)
+
+
+class Standby(http.server.BaseHTTPRequestHandler):
+    """A manager that stands by."""
+
+    def do_GET(self) -> None:
+        body = b'{"type": "urn:gpupool:problem:standby", "detail": "another one leads"}'
+        self.send_response(503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def listening(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_whichever_manager_leads_is_asked() -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with listening(Standby) as standby, listening(Nothing) as leader:
+        for urls in (
+            (standby, leader),
+            (nobody, leader),
+            (leader, standby),
+            (nobody, standby, leader),
+        ):
+            with PoolClient(Where(",".join(urls), "t")) as client:
+                assert client.get("/leases") == {}
+                assert client.url == leader
+        with (
+            PoolClient(Where(f"{nobody},{standby}", "t")) as client,
+            pytest.raises(PoolAwayError, match="stands by"),
+        ):
+            client.get("/leases")
+
+
+def test_addresses_of_several_managers() -> None:
+    assert check_url("x", "https://a,https://b:1") == "https://a:7780,https://b:1"
+    for wrong in ("https://a,http://b", "https://a,", ",".join(["https://a"] * 9), "https://a,b"):
+        with pytest.raises(ConfigError):
+            check_url("x", wrong)
+    with pytest.raises(ConfigError, match="http://far.example:7780;"):
+        check_plain("x", "http://127.0.0.1:7780,http://far.example:7780")
