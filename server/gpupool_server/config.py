@@ -20,6 +20,7 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 
@@ -151,7 +152,7 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     )
     log_json: bool = Field(False, description="true or false: one JSON object an event")
     pool: str | None = Field(
-        None, description="tcp://HOST:PORT, where the pool's manager takes servers"
+        None, description="tcp://HOST:PORT[,…], where the pool's manager, or each, takes servers"
     )
     join_token: SecretStr | None = Field(
         None, description="the path of a file with the token with which servers join the pool"
@@ -268,11 +269,10 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
 
     @field_validator("pool", "advertise")
     @classmethod
-    def _check_pool(cls, value: str | None) -> str | None:
-        if value is not None:
-            host, _ = split_tcp(value)
-            if host in ("*", "0.0.0.0", "::"):
-                raise ValueError("nobody can connect to that")
+    def _check_pool(cls, value: str | None, info: ValidationInfo) -> str | None:
+        parts = [] if value is None else value.split(",") if info.field_name == "pool" else [value]
+        if any(split_tcp(each)[0] in ("*", "0.0.0.0", "::") for each in parts):
+            raise ValueError("nobody can connect to that")
         return value
 
     @field_validator("node_name")

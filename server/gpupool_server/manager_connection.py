@@ -43,6 +43,8 @@ from gpupool_server.pool_member import PoolMember
 
 #: How long an answer may take before the connection is given up.
 ANSWER_SECONDS = 5.0
+#: The same, and the most between two words, where there are several managers.
+SEVERAL_ANSWER_SECONDS, SEVERAL_BEAT_SECONDS = 2.0, 2.0
 #: How long a server that stops waits until it is known.
 LEAVE_SECONDS = 2.0
 
@@ -73,7 +75,8 @@ def find_address(settings: Settings, url: str) -> str:
     if host not in ("*", "0.0.0.0", "::"):
         found: str | None = None if hosts.resolves_to_loopback(host) else host
     else:
-        found = hosts.outward(*split_tcp(settings.pool or "tcp://localhost:1"))
+        manager, _, _ = (settings.pool or "tcp://localhost:1").partition(",")
+        found = hosts.outward(*split_tcp(manager))
     if found is None:
         raise ConfigError(
             f"the pool's clients on other hosts cannot reach {url}, and this host has no other"
@@ -120,7 +123,11 @@ class ManagerConnection:
         member: PoolMember,
         make_report: Callable[[], Report],
     ) -> None:
-        self._url = url
+        self._urls = url.split(",")
+        #: The manager that is spoken to, or tried.
+        self._url = self._urls[0]
+        #: Of several managers another one may lead: silence is noticed sooner.
+        self._answer = ANSWER_SECONDS if len(self._urls) == 1 else SEVERAL_ANSWER_SECONDS
         self._manager_keys = manager_keys
         #: What the manager must prove something by before anything of it is taken; None: nothing.
         self._unproven: Join | None = None
@@ -171,6 +178,7 @@ class ManagerConnection:
             except _Away as away:
                 self._say_trouble(str(away))
                 unwanted = isinstance(away, _Unwanted)
+                self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
                 delay = min(2 * delay, LAST_RETRY) if unwanted else FIRST_RETRY
             except Exception:
                 self._log.exception("the connection to the pool failed; connecting again")
@@ -242,7 +250,7 @@ class ManagerConnection:
 
     async def _until_connected(self, monitor: zmq.asyncio.Socket) -> None:
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._answer):
                 while await self._event(monitor) != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     pass
         except TimeoutError:
@@ -290,7 +298,7 @@ class ManagerConnection:
                 heard = await self._ask(dealer, again)
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(heard.next_heartbeat):
+                async with asyncio.timeout(self._until_next(heard)):
                     await self._wake.wait()
                     await asyncio.sleep(GATHER_SECONDS)
             self._wake.clear()
@@ -299,6 +307,11 @@ class ManagerConnection:
             beat = self._member.heartbeat(self._manager_keys.newest)
             heard = await self._ask(dealer, Beat(number=self._next(), heartbeat=beat))
             self._member.heard(beat)
+
+    def _until_next(self, heard: Heard) -> float:
+        if len(self._urls) == 1:
+            return heard.next_heartbeat
+        return min(heard.next_heartbeat, SEVERAL_BEAT_SECONDS)
 
     async def _roll_key(self, dealer: zmq.asyncio.Socket) -> None:
         """Tell the manager our next key, and come back with it: _Away."""
@@ -337,11 +350,11 @@ class ManagerConnection:
         self._waiting[message.number] = answer
         self._sent[message.number] = self._member.clock()
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._answer):
                 await self._send(dealer, message)
                 return await answer
         except TimeoutError:
-            raise _Away(f"the manager did not answer within {ANSWER_SECONDS:g} s") from None
+            raise _Away(f"the manager did not answer within {self._answer:g} s") from None
         finally:
             self._waiting.pop(message.number, None)
             self._sent.pop(message.number, None)
