@@ -52,6 +52,11 @@ class Settings(BaseModel):
         None, description="the path of a file with the password for 'database'"
     )
     state_dir: Path | None = Field(None, description="an absolute path")
+    standby: bool = Field(
+        False,
+        description="true or false: wait while another manager leads the pool, and lead when it"
+        " ends; needs a PostgreSQL 'database'",
+    )
     heartbeat_seconds: float = Field(10.0, ge=0.1, le=600, description=_SECONDS.format("0.1", 600))
     lost_after_seconds: float = Field(
         40.0, ge=0.3, le=3600, description=_SECONDS.format("0.3", 3600)
@@ -237,17 +242,19 @@ def load_settings(
     return settings
 
 
+def _is_postgresql(database: SecretStr | None) -> bool:
+    return database is not None and database.get_secret_value().startswith("postgresql")
+
+
 def _check_together(settings: Settings) -> None:
     given = [key for key in ("tls_certificate", "tls_key") if getattr(settings, key) is not None]
     if settings.is_tls and len(given) == 1:
         raise ConfigError(f"key '{given[0]}': 'tls_certificate' and 'tls_key' go together")
     if given and not settings.is_tls:
         raise ConfigError(f"key '{given[0]}': is only used with https in 'listen'")
-    if settings.database_password_file is not None and (
-        settings.database is None
-        or not settings.database.get_secret_value().startswith("postgresql")
-    ):
-        raise ConfigError("key 'database_password_file': is only used with a PostgreSQL 'database'")
+    for key in ("database_password_file", "standby"):
+        if getattr(settings, key) and not _is_postgresql(settings.database):
+            raise ConfigError(f"key '{key}': is only used with a PostgreSQL 'database'")
     if not (settings.is_tls or settings.is_loopback or settings.insecure_plain):
         raise ConfigError(
             f"key 'listen': tokens would travel in clear text to {settings.listen}; write https://"

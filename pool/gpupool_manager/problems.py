@@ -44,6 +44,7 @@ TITLES = {
     "repeated": "The idempotency key was used for another request",
     "too-many": "Too many requests",
     "unavailable": "The manager cannot answer now",
+    "standby": "Another manager leads",
     "not-allowed": "Method not allowed",
     "failed": "The manager failed",
 }

@@ -10,15 +10,17 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
-from gpupool_common import __version__, collector, logs, tracing
+from gpupool_common import __version__, collector, keys, logs, tracing
 from gpupool_common import certificate as certificates
 from gpupool_common.browser import own_names
 from gpupool_common.certificate import Certificate
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.secret_file import read_secret, replace_secret
+from gpupool_manager import key_notes
 from gpupool_manager.app import make_app
 from gpupool_manager.attempts import Attempts
 from gpupool_manager.config import Settings
@@ -30,6 +32,7 @@ from gpupool_manager.node_server import NodeServer
 from gpupool_manager.pool import Pool
 from gpupool_manager.request_budgets import RequestBudgets
 from gpupool_manager.signing_keys import KeyRing
+from gpupool_manager.standby import Door
 from gpupool_manager.store import Store
 from gpupool_manager.tokens import new_secret
 
@@ -116,6 +119,8 @@ class Manager:
         self._stopping = asyncio.Event()
         self._server: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
+        #: Until it leads, of a manager that stood by.
+        self._leading: asyncio.Task[None] | None = None
         self._pool: Pool | None = None
         self._nodes: NodeServer | None = None
         self.url = ""
@@ -137,15 +142,32 @@ class Manager:
         store = Store(database or f"sqlite:///{state_dir / 'manager.db'}")
         certificate = await asyncio.to_thread(self._certificate, state_dir)
         listener = self._listen()
-        pool = Pool(store, settings.rules)
+        door = Door()
         try:
-            await pool.open()
-            self._pool = pool
-            await check_identity(pool, state_dir)
-            collector.settle()
+            if settings.standby:
+                await self._check_keys(store, state_dir)
+                await self._serve(door, listener, certificate)
+                leading = self._lead(store, state_dir, door, certificate)
+                self._leading = asyncio.create_task(leading)
+            else:
+                await self._lead(store, state_dir, door, certificate)
+                await self._serve(door, listener, certificate)
         except BaseException:
             listener.close()
             raise
+
+    async def _lead(
+        self, store: Store, state_dir: Path, door: Door, certificate: Certificate | None
+    ) -> None:
+        """Have the pool, as soon as no other manager has it, and let requests in."""
+        settings = self.settings
+        pool = Pool(store, settings.rules)
+        await pool.open(wait=settings.standby)
+        self._pool = pool
+        await check_identity(pool, state_dir)
+        collector.settle()
+        if settings.standby:
+            await self._check_keys(store, state_dir)
         await self._make_first_token(pool, state_dir / TOKEN_FILE)
         secret = await asyncio.to_thread(lease_secret, state_dir / SECRET_FILE)
         ring = await asyncio.to_thread(KeyRing.load, state_dir / KEYS_FILE, pool.clock())
@@ -161,8 +183,26 @@ class Manager:
             plain=certificate is None,
             host_names=own | set(settings.metrics_hosts),
         )
+        door.lead_to(app)
+        self._say_ready(pool, state_dir, certificate)
+
+    async def _check_keys(self, store: Store, state_dir: Path) -> None:
+        """GpupoolError if this state folder has other keys than the manager that leads, or led."""
+        known = await store.peek(key_notes.NOTE)
+        if known is None:
+            return
+        link = [] if self.settings.nodes_url is None else [keys.NAME]
+        key_notes.check_files(state_dir, [SECRET_FILE, KEYS_FILE, *link])
+        secret = await asyncio.to_thread(lease_secret, state_dir / SECRET_FILE)
+        ring = await asyncio.to_thread(KeyRing.load, state_dir / KEYS_FILE, 0.0)
+        public = LinkKeys.load(state_dir).public if link else []
+        key_notes.check(known, secret, [key.id for key in ring.keys], public)
+
+    async def _serve(
+        self, door: Door, listener: socket.socket, certificate: Certificate | None
+    ) -> None:
         config = uvicorn.Config(
-            app,
+            door,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -177,16 +217,14 @@ class Manager:
         try:
             config.load()
         except OSError as error:  # ssl.SSLError is one
-            listener.close()
             raise GpupoolError(f"the certificate or its key cannot be used: {error}") from None
         self._server = _Uvicorn(config)
-        self._server.limits = Limits(settings.connections_each, settings.request_seconds)
+        self._server.limits = Limits(self.settings.connections_each, self.settings.request_seconds)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         while not self._server.started and not self._serving.done():
             await asyncio.sleep(0.01)
         if self._serving.done():
-            raise GpupoolError(f"cannot listen at {settings.listen}")
-        self._say_ready(pool, state_dir, certificate)
+            raise GpupoolError(f"cannot listen at {self.settings.listen}")
 
     def _say_ready(self, pool: Pool, state_dir: Path, certificate: Certificate | None) -> None:
         if not self.settings.is_tls and not self.settings.is_loopback:
@@ -256,18 +294,27 @@ class Manager:
 
     async def run(self) -> None:
         """Serve until :meth:`stop`; GpupoolError if that is not possible any more."""
-        assert self._pool is not None and self._serving is not None
+        assert self._serving is not None
         stop = asyncio.create_task(self._stopping.wait())
-        lost = asyncio.create_task(self._pool.dispossessed.wait())
-        await asyncio.wait({stop, lost, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Task[Any]] = {stop, self._serving}
+        if self._leading is not None:
+            await asyncio.wait({*ends, self._leading}, return_when=asyncio.FIRST_COMPLETED)
+            if self._leading.done():
+                self._leading.result()
+        if self._pool is not None:
+            lost = asyncio.create_task(self._pool.dispossessed.wait())
+            await asyncio.wait({*ends, lost}, return_when=asyncio.FIRST_COMPLETED)
+            lost.cancel()
         stop.cancel()
-        lost.cancel()
         if not self._stopping.is_set():
             raise GpupoolError("another manager owns the database now, or the HTTP server ended")
         self._log.info("stopping")
 
     async def close(self) -> None:
         """Stop listening, finish what was asked for, write everything down."""
+        if self._leading is not None:
+            self._leading.cancel()
+            await asyncio.gather(self._leading, return_exceptions=True)
         if self._pool is not None:
             self._pool.bus.close()  # those who watch would keep their connections open
         if self._server is not None and self._serving is not None:

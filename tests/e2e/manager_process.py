@@ -81,6 +81,10 @@ class ManagerProcess:
                 self._process.wait(PATIENCE)
                 self._process = None
 
+    def wake(self) -> None:
+        """Let it go on after SIGSTOP, and wait until it has ended."""
+        self.kill(signal.SIGCONT)
+
     def end(self) -> int:
         """Ask it to end, and wait; the exit status."""
         assert self._process is not None
