@@ -4,8 +4,8 @@
 
 Tenants ask for leases, run programs on them, change their limits meanwhile, now and then twice at
 once, and give them back, all the time. Meanwhile hosts are cut off, servers, workers, clients and
-the manager are killed, and servers hang. In the end nothing may be lost: the exit code is 1, and
-the last lines say why, unless
+the manager that leads are killed, and servers and that manager hang. In the end nothing may be
+lost: the exit code is 1, and the last lines say why, unless
 
 * every program ended by itself or by its signal, with a right result or a CUDA error,
 * every lease that was granted is known with the same grants, and none was made twice,
@@ -27,10 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,63 +37,39 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
-from gpupool.admin import Admin  # noqa: E402
 from gpupool_common.ask import with_key  # noqa: E402
 from gpupool_common.quantities import MEBIBYTE as MIB  # noqa: E402
 from harness import PoolServer, client_environment  # noqa: E402
+from manager_databases import Postgres, find_binaries  # noqa: E402
+from managers import TwoManagers, until_another_leads  # noqa: E402
 from network import Host, Network  # noqa: E402
-from pool_harness import PoolManager  # noqa: E402
+from what_holds import (  # noqa: E402
+    PATIENCE,
+    QUOTAS,
+    Lease,
+    Record,
+    check_free,
+    check_history,
+)
 
-#: What tenants may have at once.
-QUOTAS = {
-    "red": {"gpus": 4, "memory_bytes": 384 * MIB, "compute_permille": 1500, "sessions": 6},
-    "blue": {"gpus": 3, "memory_bytes": 256 * MIB, "compute_permille": 2000, "sessions": 4},
-}
 HOSTS = 3
 GPUS = 2  # of each host
 #: A lease that nobody gives back ends after so long.
 TTL = 10
-#: How long anything may take before it counts as a hang.
-PATIENCE = 90.0
-
-#: What the audit log has of changes of limits.
-BEGUN, MADE, REFUSED = "lease.resizing", "lease.resized", "lease.resize-refused"
-
-Lease = dict[str, Any]
-
-
-@dataclass
-class Record:
-    """What happened, and what should not have."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    leases: dict[str, Lease] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def count(self, what: str) -> None:
-        with self.lock:
-            self.counts[what] += 1
-
-    def complain(self, what: str) -> None:
-        with self.lock:
-            self.wrong.append(what)
-            print(f"WRONG: {what}", flush=True)
 
 
 class Pool:
-    """The manager on the bridge and a server in every host."""
+    """Two managers on the bridge, their PostgreSQL, and a server in every host."""
 
-    def __init__(self) -> None:
+    def __init__(self, postgres: Postgres) -> None:
         self.network = Network()
-        self.manager = PoolManager()
-        self.manager.join_url = f"tcp://{self.network.address}:7781"
+        self.manager = TwoManagers(postgres, self.network.address)
         self.servers: list[PoolServer] = []
         self.tokens: dict[str, str] = {}
 
     def start(self) -> None:
         self.network.start(HOSTS)
-        self.manager.start()
+        self.manager.begin()
         self.tokens = {name: self.manager.tenant(name, **quota) for name, quota in QUOTAS.items()}
         for host in self.network.hosts:
             self.servers.append(self._server(host))
@@ -106,6 +79,7 @@ class Pool:
     def _server(self, host: Host) -> PoolServer:
         server = self.manager.server(f"host{host.number}")
         server.settings["soft-gpus"] = str(GPUS)
+        server.settings["pool"] = self.manager.joins
         server.prefix = host.prefix
         server.url = f"tcp://{host.address}:7700"
         server.settings["data-listen"] = f"tcp://{host.address}:*"
@@ -273,8 +247,9 @@ class Faults:
             "a server was stopped": lambda: self._restart(self._server(), signal.SIGTERM),
             "a server hung": self._hang,
             "a host was cut off": self._cut,
-            "the manager was killed": lambda: self._restart(self.pool.manager, signal.SIGKILL),
-            "the manager was stopped": lambda: self._restart(self.pool.manager, signal.SIGTERM),
+            "the leading manager was killed": lambda: self._fail_over(signal.SIGKILL),
+            "the leading manager was stopped": lambda: self._fail_over(signal.SIGTERM),
+            "the leading manager hung": lambda: self._fail_over(signal.SIGSTOP),
         }
         name = self.random.choice(list(kinds))
         print(f"fault {number}: {name}", flush=True)
@@ -296,7 +271,16 @@ class Faults:
         if running is not None and running.poll() is None:
             running.kill()
 
-    def _restart(self, what: PoolServer | PoolManager, how: signal.Signals) -> None:
+    def _fail_over(self, how: signal.Signals) -> None:
+        """Another manager leads; this one comes back and stands by."""
+        gone = self.pool.manager.strike(how)
+        took = until_another_leads(self.pool.manager, gone)
+        self.record.longest = max(self.record.longest, took)
+        if how == signal.SIGSTOP:
+            gone.wake()
+        gone.start()
+
+    def _restart(self, what: PoolServer, how: signal.Signals) -> None:
         what.kill(how)
         time.sleep(self.random.uniform(0.0, 1.0))
         what.start()
@@ -313,133 +297,6 @@ class Faults:
         # Long enough, now and then, for the manager to give the host up.
         time.sleep(self.random.choice((0.3, 1.0, 2.0, 5.0)))
         host.mend()
-
-
-# What must hold ----------------------------------------------------------------------------
-
-
-def history(pool: Pool) -> Iterator[Lease]:
-    return pages(pool, "/leases")
-
-
-def pages(pool: Pool, path: str) -> Iterator[dict[str, Any]]:
-    cursor = ""
-    while True:
-        page = pool.manager.do("GET", f"{path}?limit=200{cursor}")
-        yield from page["items"]
-        if page["next"] is None:
-            return
-        cursor = f"&cursor={page['next']}"
-
-
-def moment(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
-
-
-def check_history(pool: Pool, record: Record) -> None:
-    leases = {lease["id"]: lease for lease in history(pool)}
-    labels = Counter(lease["label"] for lease in leases.values())
-    for label, times in labels.items():
-        if times > 1:
-            record.complain(f"the request {label} was granted {times} times")
-    for name, lease in record.leases.items():
-        known = leases.get(name)
-        if known is None:
-            record.complain(f"the lease {name} is lost")
-        elif [g["gpu"] for g in known["grants"]] != [g["gpu"] for g in lease["grants"]]:
-            record.complain(f"the lease {name} has other GPUs than were granted")
-    for lease in leases.values():
-        if lease["state"] in ("active", "queued"):
-            record.complain(f"the lease {lease['id']} is still {lease['state']}")
-    changes: dict[str, list[dict[str, Any]]] = {}
-    for entry in pages(pool, "/audit"):
-        if entry["action"] in (BEGUN, MADE, REFUSED):
-            changes.setdefault(entry["object"], []).append(entry)
-    if not changes:
-        record.complain("no lease was changed")
-    check_instants(list(leases.values()), changes, record)
-    record.counts["leases granted"] = sum(lease["granted"] is not None for lease in leases.values())
-
-
-def sizes(lease: Lease, changes: list[dict[str, Any]]) -> Iterator[tuple[float, int, int]]:
-    """What each of its GPUs counts, and since when: memory and share. What grows does when it is
-    asked for, what shrinks when it is made; what was refused is as it was, at the latest."""
-    first = changes[0]["detail"]["before"] if changes else lease["grants"][0]
-    memory, share = before = first["memory_bytes"], first["share_permille"]
-    yield moment(lease["granted"]), memory, share
-    for entry in changes:
-        if entry["action"] == REFUSED:
-            memory, share = before
-        else:
-            after = entry["detail"]
-            now = after["memory_bytes"], after["share_permille"]
-            if entry["action"] == BEGUN:
-                before = memory, share
-                now = max(memory, now[0]), max(share, now[1])
-            memory, share = now
-        yield moment(entry["at"]), memory, share
-    yield moment(lease["ended"] or lease["granted"]), 0, 0
-
-
-def steps(lease: Lease, changes: list[dict[str, Any]]) -> Iterator[tuple[float, str, str, int]]:
-    """By how much each sum changes that a lease counts for, and when."""
-    tenant, has = lease["tenant"], (0, 0)
-    for at, *size in sizes(lease, changes):
-        memory, share = size[0] - has[0], size[1] - has[1]
-        gpus = (size[1] > 0) - (has[1] > 0)
-        has = size[0], size[1]
-        for grant in lease["grants"]:
-            yield at, tenant, "gpus", gpus
-            yield at, tenant, "memory_bytes", memory
-            yield at, tenant, "compute_permille", share
-            yield at, grant["gpu"], "share", share
-
-
-def check_instants(
-    leases: list[Lease], changes: dict[str, list[dict[str, Any]]], record: Record
-) -> None:
-    """Every sum at every moment at which something was granted or changed."""
-    events = [
-        step
-        for lease in leases
-        if lease["granted"] is not None
-        for step in steps(lease, sorted(changes.get(lease["id"], ()), key=lambda e: int(e["id"])))
-    ]
-    now: Counter[tuple[str, str]] = Counter()
-    # Of one moment, what goes before what comes.
-    for _, who, what, much in sorted(events, key=lambda step: (step[0], step[3] > 0)):
-        now[who, what] += much
-        most = QUOTAS[who][what] if who in QUOTAS else 1000
-        if now[who, what] > most:
-            record.complain(f"{who} had {what} {now[who, what]} of {most}")
-            return
-
-
-def check_free(pool: Pool, record: Record) -> None:
-    """No session, no tenant on a board, nothing taken."""
-
-    def busy() -> list[str]:
-        found = [
-            f"lease {lease['id']}"
-            for lease in history(pool)
-            if lease["state"] in ("active", "queued")
-        ]
-        for server in pool.servers:
-            found += [f"worker {pid}" for pid in server.worker_pids()]
-            status = Admin(server.folder / "run").ask({"do": "status"})
-            found += [
-                f"group {tenant['name']} on a board of {server.url}"
-                for gpu in status["gpus"]
-                for tenant in gpu["tenants"]
-            ]
-        return found
-
-    deadline = time.monotonic() + PATIENCE
-    while left := busy():
-        if time.monotonic() > deadline:
-            record.complain(f"not free: {', '.join(left[:5])}")
-            return
-        time.sleep(0.5)
 
 
 def run(pool: Pool, record: Record, programs: list[Path], seed: int, faults: int) -> None:
@@ -473,17 +330,25 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--logs", type=Path, help="a folder for the logs of manager and servers")
     given = parser.parse_args()
-    pool, record = Pool(), Record()
+    binaries = find_binaries()
+    if binaries is None:
+        parser.error("two managers need a PostgreSQL: install the package postgresql")
+    postgres, record = Postgres(binaries), Record()
+    postgres.prepare()
+    pool = Pool(postgres)
     try:
         pool.start()
         run(pool, record, given.programs, given.seed, given.faults)
     finally:
         if given.logs:
             given.logs.mkdir(parents=True, exist_ok=True)
-            (given.logs / "manager.log").write_bytes(pool.manager.log.read_bytes())
+            for number, manager in enumerate(pool.manager.both):
+                (given.logs / f"manager{number}.log").write_bytes(manager.log.read_bytes())
             for number, server in enumerate(pool.servers):
                 (given.logs / f"host{number}.log").write_bytes(server.log.read_bytes())
         pool.close()
+        postgres.remove()
+    print(f"another manager led within {record.longest:.1f} s, at most")
     print(json.dumps(dict(sorted(record.counts.items())), indent=1))
     for line in record.wrong[:20]:
         print(f"WRONG: {line}")
