@@ -1,8 +1,9 @@
 """What an operator's browser may be made to ask by a page that somebody else has written.
 
-Nothing of ours is a web page, and no answer sets a cookie. So a request that says that it comes
-from a page is refused whole, whatever token it has (CSRF, CORS); and what needs no token on the
-loopback is not told to a page whose name was made to mean this machine (DNS rebinding).
+Nothing of this is a web page, and no answer sets a cookie: the manager's console, which is one, has
+rules of its own. So a request that says that it comes from a page is refused whole, whatever token
+it has (CSRF, CORS); and what needs no token on the loopback is not told to a page whose name was
+made to mean this machine (DNS rebinding).
 """
 
 from __future__ import annotations

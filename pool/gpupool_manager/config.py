@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,7 @@ from gpupool_manager.reservations import Reclaims
 from gpupool_manager.store import check_url
 from gpupool_manager.waiting import OrderRules
 
+_ORIGIN = re.compile(r"https?://([A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(:[0-9]{1,5})?/?")
 _SECONDS = "a number of seconds {} .. {}"
 
 
@@ -116,6 +118,10 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         description="requests a second of one tenant, 0.1 .. 1000000; ten seconds' worth at once",
     )
+    console_url: str = Field(
+        "",
+        description="http[s]://HOST[:PORT] by which browsers find the console behind a proxy",
+    )
     open_metrics: bool = Field(False, description="true or false: metrics need no token")
     metrics_hosts: HostNames = Field((), description=HOST_NAMES_ALLOWED)
     new_admin_token: bool = Field(
@@ -131,6 +137,13 @@ class Settings(BaseModel):
     def _check_listen(cls, value: str) -> str:
         _split_listen(value)
         return value
+
+    @field_validator("console_url")
+    @classmethod
+    def _check_console_url(cls, value: str) -> str:
+        if value and not _ORIGIN.fullmatch(value):
+            raise ValueError("no such address")
+        return value.rstrip("/")
 
     @field_validator("nodes")
     @classmethod
