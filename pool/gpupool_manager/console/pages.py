@@ -1,0 +1,105 @@
+"""What the console shows: every figure is an answer of the REST API to who is signed in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from gpupool_common.lease import LIVE, LeaseState
+from gpupool_manager.console.api import at
+from gpupool_manager.console.render import HEADERS, go_to, static_files
+from gpupool_manager.console.visit import Visit, Visiting
+from gpupool_manager.problems import Problem, not_found
+
+router = APIRouter(include_in_schema=False)
+
+#: Hosts of one page of the grid, and rows of other lists.
+HOSTS = 24
+ROWS = 100
+#: Of so many who wait, from the first, the page says when there may be room.
+FORESEEN = 10
+
+Cursor = Annotated[str, Query(max_length=1024)]
+Word = Annotated[str, Query(max_length=64)]
+
+
+@router.get("/")
+async def grid(visit: Visiting, cursor: Cursor = "", state: Word = "", mode: Word = "") -> Response:
+    """Hosts with their GPUs. A tenant's token begins with what is the tenant's."""
+    if not visit.session.is_admin:
+        return go_to("/console/leases")
+    chosen = {"state": state, "mode": mode}
+    listed, ready = await asyncio.gather(
+        visit.api.get("/nodes", limit=HOSTS, cursor=cursor, **chosen), visit.api.get("/ready")
+    )
+    hosts = [{**node, "devices": await _gpus(visit, node["name"])} for node in listed["items"]]
+    return visit.page("grid.html", hosts=hosts, more=listed["next"], chosen=chosen, ready=ready)
+
+
+async def _gpus(visit: Visit, node: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await visit.api.get("/gpus", node=node, limit=64))["items"]
+    return found
+
+
+@router.get("/console/nodes/{name}")
+async def host(visit: Visiting, name: str) -> Response:
+    node = await visit.api.get(at("nodes", name))
+    leases = await visit.api.get("/leases", node=name, state=list(LIVE), limit=ROWS)
+    gpus = await _gpus(visit, name)
+    return visit.page("host.html", node=node, gpus=gpus, leases=leases["items"])
+
+
+@router.get("/console/leases")
+async def leases(
+    visit: Visiting, cursor: Cursor = "", state: Word = "live", tenant: Word = ""
+) -> Response:
+    states = list(LIVE) if state == "live" else [state] if state != "all" else None
+    query = {"limit": ROWS, "cursor": cursor, "state": states, "tenant": tenant}
+    listed = await visit.api.get("/leases", **query)
+    chosen = {"state": state, "tenant": tenant}
+    return visit.page(
+        "leases.html",
+        leases=listed["items"],
+        more=listed["next"],
+        chosen=chosen,
+        states=[str(each) for each in LeaseState],
+    )
+
+
+@router.get("/console/leases/{id}")
+async def lease(visit: Visiting, id: str) -> Response:
+    found = await visit.api.get(at("leases", id))
+    why = await visit.api.get(f"{at('leases', id)}/explain")
+    found["token"] = None  # no page needs it
+    return visit.page("lease.html", lease=found, why=why, live=found["state"] in LIVE)
+
+
+@router.get("/console/queue")
+async def queue(visit: Visiting, cursor: Cursor = "") -> Response:
+    listed = await visit.api.get("/queue", limit=ROWS, cursor=cursor)
+    for waiting in listed["items"][:FORESEEN]:
+        waiting["start"] = await _expected_start(visit, waiting["lease"])
+    return visit.page("queue.html", queue=listed["items"], more=listed["next"], foreseen=FORESEEN)
+
+
+async def _expected_start(visit: Visit, lease: str) -> str | None:
+    try:
+        found = await visit.api.get(f"{at('leases', lease)}/explain", limit=0)
+    except Problem as problem:
+        if problem.status != 404:
+            raise
+        return None  # it waits no more
+    start: str | None = found["expected_start"]
+    return start
+
+
+@router.get("/console/static/{name}")
+async def static(request: Request, name: str) -> Response:
+    if name not in static_files():
+        raise not_found("file", name)
+    body, kind = static_files()[name]
+    headers = {**HEADERS, "Cache-Control": "max-age=3600"}
+    return Response(body, headers=headers, media_type=kind)
