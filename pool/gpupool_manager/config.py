@@ -14,7 +14,10 @@ from gpupool_common import hosts
 from gpupool_common.ask import split_tcp
 from gpupool_common.browser import HOST_NAMES_ALLOWED, HostNames
 from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.secret_file import read_secret
 from gpupool_common.settings import Given
+from gpupool_manager.console.openid import Issuer, is_safe
+from gpupool_manager.console.openid import Rules as OpenIdRules
 from gpupool_manager.idle import IdleRules
 from gpupool_manager.pool import Rules
 from gpupool_manager.records import IdleAction
@@ -122,6 +125,23 @@ class Settings(BaseModel):
         "",
         description="http[s]://HOST[:PORT] by which browsers find the console behind a proxy",
     )
+    openid_issuer: str = Field(
+        "",
+        description="https://HOST[/PATH], as it calls itself: who signs people in",
+    )
+    openid_client: str = Field("", max_length=256, description="the manager's name at the issuer")
+    openid_secret_file: Path | None = Field(
+        None, description="the path of a file with the client's secret; none: a public client"
+    )
+    openid_claim: str = Field(
+        "groups", min_length=1, max_length=128, description="which claim says who somebody is"
+    )
+    openid_operators: str = Field(
+        "gpupool-operators", min_length=1, max_length=256, description="its value of operators"
+    )
+    openid_tenants: str = Field(
+        "gpupool-", max_length=256, description="what comes before a tenant's name in its values"
+    )
     open_metrics: bool = Field(False, description="true or false: metrics need no token")
     metrics_hosts: HostNames = Field((), description=HOST_NAMES_ALLOWED)
     new_admin_token: bool = Field(
@@ -144,6 +164,13 @@ class Settings(BaseModel):
         if value and not _ORIGIN.fullmatch(value):
             raise ValueError("no such address")
         return value.rstrip("/")
+
+    @field_validator("openid_issuer")
+    @classmethod
+    def _check_issuer(cls, value: str) -> str:
+        if value and not is_safe(value):
+            raise ValueError("no such address")
+        return value
 
     @field_validator("nodes")
     @classmethod
@@ -195,6 +222,17 @@ class Settings(BaseModel):
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise GpupoolError(f"{self.database_password_file}: cannot be read: {reason}") from None
         return make_url(url).set(password=password).render_as_string(hide_password=False)
+
+    def openid(self) -> Issuer | None:
+        """Who signs people in; GpupoolError if its secret cannot be read."""
+        if not self.openid_issuer:
+            return None
+        path, secret = self.openid_secret_file, ""
+        if path is not None:
+            secret = read_secret(path, "the client's secret").strip()
+        back = f"{self.console_url}/console/openid/back"
+        who = (self.openid_claim, self.openid_operators, self.openid_tenants)
+        return Issuer(OpenIdRules(self.openid_issuer, self.openid_client, secret, back, *who))
 
     @property
     def is_tls(self) -> bool:
@@ -273,6 +311,9 @@ def _check_together(settings: Settings) -> None:
             f"key 'listen': tokens would travel in clear text to {settings.listen}; write https://"
             " (the manager makes a certificate), or set --insecure-plain"
         )
+    if settings.openid_issuer and not (settings.openid_client and settings.console_url):
+        lacking = "console_url" if settings.openid_client else "openid_client"
+        raise ConfigError(f"key '{lacking}': is needed with 'openid_issuer'")
     if settings.lost_after_seconds < 2 * settings.heartbeat_seconds:
         raise ConfigError(
             "key 'lost_after_seconds': must be at least twice 'heartbeat_seconds'"

@@ -1,0 +1,233 @@
+"""Signing in by OpenID Connect: an authorization code with PKCE.
+
+What a browser has to remember between going to the issuer and coming back is in a cookie of its
+own, and nothing of it here: whoever begins a thousand times takes nobody's place. Who the issuer
+vouches for gets a token of the manager's, which ends with the session.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from gpupool_common import logs
+from gpupool_common.hosts import is_loopback
+from gpupool_common.protocol import one_line
+from gpupool_manager.problems import Problem
+from gpupool_manager.records import Scope
+
+#: Of what an issuer answers.
+MOST_BYTES = 1 << 20
+SECONDS = 10.0
+
+#: How far its clock may be from ours.
+LEEWAY_SECONDS = 60
+
+#: Signatures that a public key checks; never one with a secret that both know, and never none.
+ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"]
+
+_log = logs.get("openid")
+
+
+def refused(text: str) -> Problem:
+    return Problem(403, "forbidden", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an operator has set."""
+
+    issuer: str
+    client: str
+    #: Empty: the issuer knows the client as a public one.
+    secret: str
+    #: Where browsers come back to.
+    back: str
+    #: Which claim says who somebody is in the pool, its value of operators, and what comes before
+    #: the name of a tenant.
+    claim: str = "groups"
+    operators: str = "gpupool-operators"
+    tenants: str = "gpupool-"
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """What a browser remembers meanwhile."""
+
+    state: str
+    nonce: str
+    verifier: str
+    next: str
+
+    @classmethod
+    def begin(cls, next: str) -> Journey:
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        return cls(state, nonce, verifier, next)
+
+    def cookie(self) -> str:
+        text = json.dumps([self.state, self.nonce, self.verifier, self.next])
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def read(cls, cookie: str | None) -> Journey | None:
+        try:
+            found = json.loads(base64.urlsafe_b64decode((cookie or "").encode("ascii")))
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, list) or len(found) != 4:
+            return None
+        if not all(isinstance(each, str) and each for each in found):
+            return None
+        return cls(*found)
+
+
+class Issuer:
+    """Who vouches for people."""
+
+    def __init__(self, rules: Rules, transport: Any = None) -> None:
+        self.rules = rules
+        self._transport = transport
+        self._known: dict[str, Any] | None = None
+
+    async def address(self, journey: Journey) -> str:
+        """Where a browser begins."""
+        known = await self._metadata()
+        proof = hashlib.sha256(journey.verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": self.rules.client,
+            "redirect_uri": self.rules.back,
+            "scope": "openid profile email",
+            "state": journey.state,
+            "nonce": journey.nonce,
+            "code_challenge": base64.urlsafe_b64encode(proof).decode().rstrip("="),
+            "code_challenge_method": "S256",
+        }
+        start = known["authorization_endpoint"]
+        return f"{start}{'&' if urlsplit(start).query else '?'}{urlencode(query)}"
+
+    async def claims(self, journey: Journey, code: str) -> dict[str, Any]:
+        """What it says of who has come back with this code."""
+        known = await self._metadata()
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self.rules.back,
+            "client_id": self.rules.client,
+            "code_verifier": journey.verifier,
+        }
+        secret = {"client_secret": self.rules.secret} if self.rules.secret else {}
+        answer = await self._ask("POST", known["token_endpoint"], form | secret)
+        keys = await self._ask("GET", known["jwks_uri"])
+        return self._check(str(answer.get("id_token", "")), keys, journey)
+
+    def _check(self, text: str, keys: dict[str, Any], journey: Journey) -> dict[str, Any]:
+        import jwt
+
+        try:
+            header = jwt.get_unverified_header(text)
+            known = [
+                key
+                for key in jwt.PyJWKSet.from_dict(keys).keys
+                if key.public_key_use in (None, "sig") and key.algorithm_name in ALGORITHMS
+            ]
+            fitting = [key for key in known if header.get("kid") in (None, key.key_id)]
+            if len(fitting) != 1:
+                raise refused("the issuer has signed with a key that it does not show")
+            claims: dict[str, Any] = jwt.decode(
+                text,
+                fitting[0],
+                algorithms=[str(fitting[0].algorithm_name)],
+                audience=self.rules.client,
+                issuer=self.rules.issuer,
+                leeway=LEEWAY_SECONDS,
+                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+            )
+        except jwt.PyJWTError as error:
+            raise refused(f"what the issuer says does not hold: {error}") from None
+        nonce = str(claims.get("nonce", ""))
+        if not hmac.compare_digest(nonce.encode(), journey.nonce.encode()):
+            raise refused("what the issuer says is of another attempt to sign in")
+        several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+        if claims.get("azp", "" if several else self.rules.client) != self.rules.client:
+            raise refused("what the issuer says is for another client")
+        return claims
+
+    def who(self, claims: dict[str, Any], tenants: set[str]) -> tuple[Scope, str | None]:
+        """Who that is in the pool; Problem if nobody."""
+        rules = self.rules
+        said = claims.get(rules.claim)
+        words = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+        if rules.operators in words:
+            return "admin", None
+        names = {w.removeprefix(rules.tenants) for w in words if _is_of(w, rules.tenants)} & tenants
+        if len(names) == 1:
+            return "tenant", names.pop()
+        if names:
+            raise refused(f"you are of several tenants: {', '.join(sorted(names))}; use a token")
+        raise refused(
+            f"the issuer's claim '{rules.claim}' makes you neither an operator nor of a tenant;"
+            " ask an operator of the pool"
+        )
+
+    async def _metadata(self) -> dict[str, Any]:
+        """What it says of itself, once it has said something that can be."""
+        if self._known is None:
+            issuer = self.rules.issuer
+            found = await self._ask("GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            if found.get("issuer") != issuer:
+                raise _broken("it calls itself by another name")
+            for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+                if not is_safe(str(found.get(name, ""))):
+                    raise _broken(f"its {name} is no address by https")
+            self._known = found
+        return self._known
+
+    async def _ask(
+        self, method: str, url: str, form: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        import httpx
+
+        body = b""
+        try:
+            async with (
+                httpx.AsyncClient(transport=self._transport, timeout=SECONDS) as client,
+                client.stream(method, url, data=form) as answer,
+            ):
+                async for part in answer.aiter_bytes():
+                    body += part
+                    if len(body) > MOST_BYTES:
+                        raise _broken("its answer is too large")
+            if answer.status_code in (400, 401, 403):
+                _log.warning(
+                    "the issuer refuses", url=url, said=one_line(body[:300].decode("latin-1"))
+                )
+                raise refused("the issuer does not take what the browser has brought; try again")
+            found = json.loads(body) if answer.status_code == 200 else None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+            raise _broken(repr(error)) from None
+        if not isinstance(found, dict):
+            raise _broken(f"{url} answers {answer.status_code}, or no object")
+        return found
+
+
+def _is_of(word: object, prefix: str) -> bool:
+    return isinstance(word, str) and word.startswith(prefix)
+
+
+def is_safe(url: str) -> bool:
+    """By https, or on this machine."""
+    found = urlsplit(url)
+    local = found.scheme == "http" and is_loopback(found.hostname or "")
+    return bool(found.hostname) and (found.scheme == "https" or local)
+
+
+def _broken(reason: str) -> Problem:
+    _log.error("the issuer of OpenID Connect cannot be used", reason=one_line(reason)[:300])
+    return Problem(503, "unavailable", "the issuer cannot be asked; the manager's log says why")
