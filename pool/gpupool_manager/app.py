@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -31,6 +31,10 @@ from gpupool_manager import (
 )
 from gpupool_manager.api_common import PROBLEMS
 from gpupool_manager.attempts import Attempts
+from gpupool_manager.console import console, visit
+from gpupool_manager.console.openid import Issuer
+from gpupool_manager.console.sessions import Sessions
+from gpupool_manager.console.site import FROM_ELSEWHERE, is_console, is_from_elsewhere
 from gpupool_manager.metrics import Metrics
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, unavailable
@@ -63,10 +67,14 @@ def make_app(
     budgets: RequestBudgets | None = None,
     plain: bool = True,
     host_names: Collection[str] = (),
+    console_url: str = "",
+    openid: Issuer | None = None,
 ) -> FastAPI:
     """The REST API of an open pool. Without ``attempts`` and ``budgets`` nobody is slowed down.
 
     ``plain``: it is served without a certificate. By ``host_names`` open metrics may be asked for.
+    ``console_url``: where browsers find the console, if that is another address than they see.
+    ``openid``: who else signs people in there.
     """
     app = FastAPI(
         title="gpupool manager",
@@ -82,13 +90,21 @@ def make_app(
     app.state.open_metrics = open_metrics
     app.state.plain = plain
     app.state.host_names = host_names
+    app.state.console_url = console_url
+    app.state.openid = openid
+    app.state.sessions = Sessions(pool.clock)
     app.state.metrics = Metrics(pool, budgets)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_wrong_field)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(StoreError, _on_store)
     app.add_middleware(
-        RequestGuard, metrics=app.state.metrics, pool=pool, attempts=attempts, budgets=budgets
+        RequestGuard,
+        metrics=app.state.metrics,
+        pool=pool,
+        attempts=attempts,
+        budgets=budgets,
+        console_url=console_url,
     )
     return app
 
@@ -109,13 +125,16 @@ def _routes() -> list[BaseRoute]:
     ):
         router.include_router(part.router, prefix="/v1", responses=PROBLEMS)
     router.include_router(api_docs.router)
+    router.include_router(console.make_router())
     return router.routes
 
 
 # Errors --------------------------------------------------------------------------------
 
 
-def _answer(request: Request, problem: Problem) -> JSONResponse:
+def _answer(request: Request, problem: Problem) -> Response:
+    if is_console(request.url.path):
+        return visit.answer(request, problem)
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
     if problem.status in (429, 503):
         headers["Retry-After"] = RETRY_SECONDS
@@ -127,17 +146,17 @@ def _answer(request: Request, problem: Problem) -> JSONResponse:
     )
 
 
-async def _on_problem(request: Request, error: Exception) -> JSONResponse:
+async def _on_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return _answer(request, error)
 
 
-async def _on_store(request: Request, error: Exception) -> JSONResponse:
+async def _on_store(request: Request, error: Exception) -> Response:
     _log.error("the database did not answer", reason=str(error))
     return _answer(request, unavailable("the database does not answer"))
 
 
-async def _on_wrong_field(request: Request, error: Exception) -> JSONResponse:
+async def _on_wrong_field(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = [
         {"field": ".".join(map(str, wrong["loc"])), "message": _message(wrong)}
@@ -153,7 +172,7 @@ def _message(wrong: dict[str, Any]) -> str:
     return str(wrong["msg"]).removeprefix("Value error, ")
 
 
-async def _on_http(request: Request, error: Exception) -> JSONResponse:
+async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not-found", 405: "not-allowed", 413: "too-large"}.get(
         error.status_code, "bad-request"
@@ -192,8 +211,10 @@ class RequestGuard:
         pool: Pool,
         attempts: Attempts | None,
         budgets: RequestBudgets | None,
+        console_url: str,
     ) -> None:
         self._app = app
+        self._console_url = console_url
         self._metrics = metrics
         self._pool = pool
         self._attempts = attempts
@@ -252,7 +273,9 @@ class RequestGuard:
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, seconds)
             if not is_refused or self._may_log():
-                _log.info(
+                # What a page asks for has the page's own line.
+                say = _log.debug if state.get("of_console") else _log.info
+                say(
                     "request",
                     method=scope["method"],
                     path=scope["path"],
@@ -275,7 +298,10 @@ class RequestGuard:
 
     def _refusal(self, scope: Scope) -> Problem | None:
         """Before anything of the request is done."""
-        if is_from_a_page(_headers(scope)):
+        if is_console(scope["path"]):
+            if is_from_elsewhere(scope["method"], _headers(scope), self._console_url):
+                return Problem(403, "forbidden", FROM_ELSEWHERE)
+        elif is_from_a_page(_headers(scope)):
             return Problem(403, "forbidden", FROM_A_PAGE)
         if self._is_to_wait(scope):
             return Problem(429, "too-many", "too many wrong tokens came from this address")

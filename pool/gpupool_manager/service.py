@@ -175,6 +175,7 @@ class Manager:
         await self._open_link(pool, state_dir)
         pool.run_clock()
         own = await asyncio.to_thread(own_names)
+        openid = await asyncio.to_thread(settings.openid)
         app = make_app(
             pool,
             settings.open_metrics,
@@ -182,6 +183,8 @@ class Manager:
             RequestBudgets(settings.tenant_requests),
             plain=certificate is None,
             host_names=own | set(settings.metrics_hosts),
+            console_url=settings.console_url,
+            openid=openid,
         )
         door.lead_to(app)
         self._say_ready(pool, state_dir, certificate)

@@ -1,0 +1,287 @@
+"""The operator's console: its pages, who sees what, and what names of others do there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("jinja2")
+
+from console_visitor import Page, database, visitor  # noqa: F401
+from gpupool_common import __version__
+from gpupool_common.quantities import MEBIBYTE as MIB
+from gpupool_manager.console import render
+from gpupool_manager.console.console import make_router
+from manager_rest import Rest
+from manager_world import gpu, report
+
+HOSTILE = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{7*7}}"
+
+#: Pages that need no name.
+LISTS = ["/", "/console/leases", "/console/leases?state=all", "/console/queue"]
+OTHERS = [
+    "tenants",
+    "tenants/red",
+    "sessions",
+    "usage",
+    "usage?step=hour",
+    "events",
+    "what-if",
+    "join",
+]
+EVERY = [*LISTS, *(f"/console/{each}" for each in [*OTHERS, "join"])]
+
+
+async def furnish(rest: Rest) -> dict[str, Any]:
+    """Two hosts, two tenants, leases that are granted and one that waits."""
+    await rest.world.join("n1")
+    await rest.world.join("n2", 1)
+    await rest.tenant("red", gpus=8)
+    await rest.tenant("blue")
+    mine = await rest.lease("red", label="training")
+    theirs = await rest.lease("blue", label="secret-of-blue")
+    waits = await rest.lease("red", gpus=3, memory_bytes=None, share_permille=1000, wait_seconds=60)
+    assert waits["state"] == "queued"
+    return {"red": mine["id"], "blue": theirs["id"], "waits": waits["id"]}
+
+
+async def test_the_grid_has_every_gpu_with_what_is_granted(rest: Rest) -> None:
+    await furnish(rest)
+    page = await (await visitor(rest)).get("/")
+    assert "3 GPUs on 2 hosts" in page.text
+    hosts = [named for tag, named in page.elements if tag == "section"]
+    assert [each["aria-labelledby"] for each in hosts] == ["host-n1", "host-n2"]
+    assert sum(named.get("class") == "gpu" for tag, named in page.elements if tag == "li") == 3
+    assert "20%" in page.text and "2GiB of 9.8GiB" in page.text
+
+
+async def test_the_grid_shows_how_gpus_do(rest: Rest) -> None:
+    await rest.world.join("n1")
+    reading = {"gpu": "GPU-n1-0", "busy_permille": 730, "temperature_celsius": 66}
+    reading |= {"memory_used_bytes": 3 << 30, "memory_errors": 2}
+    await rest.world.beat("n1", readings=[reading, {"gpu": "GPU-n1-1"}])
+    someone = await visitor(rest)
+    for path in ("/", "/console/nodes/n1"):
+        text = (await someone.get(path)).text
+        for shown in ("73%", "66 °C", "3GiB", "2"):
+            assert shown in text, (path, shown)
+        assert text.count("°C") == 1
+    await rest.world.beat("n1")
+    assert "73%" not in (await someone.get("/")).text
+
+
+async def test_the_grid_goes_on_where_a_page_ends(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupool_manager.console.pages.HOSTS", 1)
+    await rest.world.join("n1")
+    await rest.world.join("n2", 1)
+    someone = await visitor(rest)
+    first = await someone.get("/?state=ready")
+    (more,) = [n["href"] or "" for t, n in first.elements if "cursor=" in str(n.get("href"))]
+    second = await someone.get(f"/{more}")
+    assert "host-n2" in str(second.elements) and "host-n1" not in str(second.elements)
+    assert "cursor=" not in str(second.elements)
+
+
+async def test_only_hosts_that_were_asked_for(rest: Rest) -> None:
+    await rest.world.join("n1")
+    await rest.world.join("n2")
+    await rest.do("PATCH", "/nodes/n2", {"mode": "cordoned"})
+    page = await (await visitor(rest)).get("/?mode=cordoned")
+    assert "host-n2" in str(page.elements) and "host-n1" not in str(page.elements)
+
+
+async def test_a_host_is_drained_and_opened(rest: Rest) -> None:
+    await furnish(rest)
+    someone = await visitor(rest)
+    page = await someone.get("/console/nodes/n1")
+    form = [f for f in page.forms if f.fields.get("mode") == "draining"][0]
+    after = await someone.do(form)
+    assert "n1 is draining; leases on it:" in after.text
+    assert (await rest.do("GET", "/nodes/n1"))["mode"] == "draining"
+    assert "n1 is draining; leases" not in (await someone.get("/console/nodes/n1")).text
+    form = [f for f in after.forms if f.fields.get("mode") == "open"][0]
+    await someone.do(form)
+    assert (await rest.do("GET", "/nodes/n1"))["mode"] == "open"
+
+
+async def test_a_gpu_that_was_put_aside_is_used_again(rest: Rest) -> None:
+    await rest.world.join("n1", [gpu("n1", 0, sick="XID 79")])
+    someone = await visitor(rest)
+    assert "XID 79" in (await someone.get("/")).text
+    page = await someone.get("/console/nodes/n1")
+    await someone.do(page.form("/console/gpus/GPU-n1-0/open"))
+    assert (await rest.do("GET", "/gpus/GPU-n1-0"))["aside"] is None
+
+
+async def test_a_lease_says_why_and_is_released(rest: Rest) -> None:
+    known = await furnish(rest)
+    someone = await visitor(rest)
+    page = await someone.get(f"/console/leases/{known['red']}")
+    assert "training" in page.text and "placed by the rule" in page.text
+    after = await someone.do(page.form(f"/console/leases/{known['red']}/release"))
+    assert f"{known['red']}: released" in after.text
+    assert (await rest.do("GET", f"/leases/{known['red']}"))["state"] == "released"
+
+
+async def test_no_page_has_the_token_of_a_lease(rest: Rest) -> None:
+    known = await furnish(rest)
+    await rest.do("POST", f"/leases/{known['waits']}/release")
+    token = (await rest.do("GET", f"/leases/{known['red']}"))["token"]
+    assert token is not None
+    prefix = token.partition(".")[0]
+    text = (await (await visitor(rest)).client.get(f"/console/leases/{known['red']}")).text
+    assert prefix not in text and "training" in text
+
+
+async def test_the_queue_has_reasons_and_the_expected_start(rest: Rest) -> None:
+    await rest.world.join("n1", 1)
+    await rest.tenant("red")
+    whole = {"memory_bytes": None, "share_permille": 1000}
+    await rest.lease("red", **whole, time_seconds=600)
+    waits = await rest.lease("red", **whole, wait_seconds=60)
+    start = (await rest.do("GET", f"/leases/{waits['id']}/explain"))["expected_start"]
+    assert start is not None
+    page = await (await visitor(rest)).get("/console/queue")
+    assert render.moment(start) in page.text
+    assert waits["reason"] in page.text
+    assert "Nobody waits" not in page.text
+
+
+async def test_a_tenant_sees_its_own_alone(rest: Rest) -> None:
+    known = await furnish(rest)
+    red = await visitor(rest, "red")
+    first = await red.client.get("/")
+    assert (first.status_code, first.headers["location"]) == (303, "/console/leases")
+    for path in LISTS[1:]:
+        text = (await red.client.get(path)).text
+        assert known["waits"] in text and known["blue"] not in text and "blue" not in text
+    refused = await red.get(f"/console/leases/{known['blue']}", 404)
+    assert "there is no lease" in refused.text
+    assert "needs the scope 'admin'" in (await red.get("/console/nodes/n1", 403)).text
+    page = await red.get("/console/leases")
+    assert not [form for form in page.forms if "/nodes/" in form.action]
+    form = page.form(f"/console/leases/{known['red']}/release")
+    before = await rest.everything()
+    form.action = f"/console/leases/{known['blue']}/release"
+    assert (await red.send(form)).status_code == 404
+    form.action, form.fields["mode"] = "/console/nodes/n1/mode", "draining"
+    assert (await red.send(form)).status_code == 403
+    assert await rest.everything() == before
+
+
+async def test_every_page_is_well_formed_and_may_load_nothing_of_others(rest: Rest) -> None:
+    known = await furnish(rest)
+    named = [f"/console/leases/{each}" for each in known.values()] + ["/console/nodes/n1"]
+    someone = await visitor(rest)
+    for path in [*EVERY, *named, "/console/login", "/console/nothing"]:
+        answer = await someone.client.get(path)
+        page = Page(answer.text)
+        assert ("None" in page.words, "Undefined" in page.text) == (False, False), path
+        policy = answer.headers["content-security-policy"]
+        assert "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        for tag, attributes in page.elements:
+            for name, value in attributes.items():
+                assert name != "style" and not name.startswith("on"), (path, tag, name)
+                if name in ("src", "href", "action"):
+                    assert re.match(r"[/?#](?!/)", value or ""), (path, tag, value)
+        assert sum(tag == "h1" for tag, _ in page.elements) == 1, path
+
+
+async def test_whatever_others_write_is_text(rest: Rest) -> None:
+    """Names and hints of hosts, tenants and leases, and what a browser asks for."""
+    devices = [gpu("n1", 0, model=HOSTILE, pci="<b>"), gpu("n1", 1, sick=HOSTILE)]
+    what = report("n1", devices, labels={"rack": HOSTILE})
+    what.address = what.server_version = HOSTILE
+    token = await rest.world.node_token("n1")
+    pool = rest.world.pool
+    await pool.commands.do(lambda t: pool.fleet.report(t, token, "n1", what))
+    await rest.world.beat("n1", trouble=HOSTILE)
+    await rest.tenant("red")
+    await rest.do("PATCH", "/tenants/red", {"description": HOSTILE})
+    await rest.do("PATCH", "/nodes/n1", {"mode": "open"})
+    lease = await rest.lease("red", label=HOSTILE, model=None)
+    session = {"id": "s", "lease": lease["id"], "program": HOSTILE}
+    await rest.world.beat("n1", sessions=[session])
+    asked = {"label": HOSTILE, "model": HOSTILE, "wait_seconds": 60}
+    refused = await rest.ask("POST", "/leases", {"memory_bytes": MIB, **asked}, "red")
+    assert refused.status_code in (202, 409)
+    someone = await visitor(rest)
+    shown = 0
+    paths = [*EVERY, f"/console/leases/{lease['id']}", "/console/nodes/n1"]
+    paths += [f"/console/nodes/{HOSTILE}", f"/console/leases?state={HOSTILE}&tenant={HOSTILE}"]
+    paths += [f"/console/usage?tenant={HOSTILE}", f"/console/sessions?node={HOSTILE}"]
+    paths += [f"/console/what-if?gpus={HOSTILE}&memory={HOSTILE}&model={HOSTILE}"]
+    paths += [f"/?state={HOSTILE}", f"/?cursor={HOSTILE}", f"/console/login?next={HOSTILE}"]
+    for path in paths:
+        answer = await someone.client.get(path)
+        assert answer.status_code < 500, (path, answer.text)
+        page = Page(answer.text)
+        tags = {tag for tag, _ in page.elements}
+        assert "img" not in tags and "49" not in page.words
+        assert [named.get("src") for tag, named in page.elements if tag == "script"] == [
+            f"/console/static/console.js?{__version__}"
+        ]
+        shown += HOSTILE.split()[0] in page.text
+    assert shown >= 7
+
+
+def test_templates_and_scripts_do_nothing_that_is_not_escaped() -> None:
+    for path in sorted((render.HERE / "templates").glob("*.html")):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\|\s*safe\b|autoescape|<style|<script>|javascript:", text), path
+        # An attribute without quotes would end at the first blank of a name.
+        assert not re.search(r"<[a-z][^<>]* [a-z-]+=\{\{", text), path
+    for path in sorted((render.HERE / "static").glob("*.js")):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text)
+
+
+def test_no_route_of_the_console_is_in_the_api() -> None:
+    assert [route for route in make_router().routes if getattr(route, "include_in_schema", 0)] == []
+
+
+async def test_files_come_with_their_kind_and_no_others_do(rest: Rest) -> None:
+    nobody = await visitor(rest, None)
+    for name, kind in (("console.css", "text/css"), ("console.js", "text/javascript")):
+        answer = await nobody.client.get(f"/console/static/{name}")
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith(kind)
+    for name in ("..%2frender.py", "render.py", "../pages.py"):
+        assert (await nobody.client.get(f"/console/static/{name}")).status_code == 404
+
+
+async def test_events_come_without_names_and_of_the_own_tenant(rest: Rest) -> None:
+    await rest.tenant("red")
+    await rest.tenant("blue")
+    await rest.world.join("n1")
+    red = await visitor(rest, "red")
+    mine = await rest.lease("red")
+    await rest.lease("blue")
+    bus = rest.world.pool.bus
+    since = {"Last-Event-ID": f"{bus.epoch}-0"}
+    asked = asyncio.create_task(red.client.get("/console/stream", headers=since))
+    while not bus._watchers:
+        await asyncio.sleep(0.01)
+    bus.close()  # the answer ends with it
+    answer = await asked
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert "event:" not in answer.text
+    heard = [json.loads(data) for data in re.findall(r"^data: (.*)$", answer.text, re.M)]
+    assert "lease.granted" in {each["kind"] for each in heard}
+    assert {each["tenant"] for each in heard} == {"red"}
+    assert mine["id"] in {each["object"] for each in heard}
+
+
+def test_the_package_has_its_files() -> None:
+    names = {path.name for path in (Path(render.__file__).parent / "templates").iterdir()}
+    assert {"base.html", "grid.html", "login.html", "problem.html"} <= names
+    assert set(render.static_files()) == {"console.css", "console.js", "icon.svg"}
