@@ -33,6 +33,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CUPY13 := $(BUILD)/cupy13
 RAY := $(BUILD)/ray
+BROWSER := $(BUILD)/browser
 ATHERIS := $(BUILD)/atheris
 OUTSIDE := $(BUILD)/outside
 PROMETHEUS := $(BUILD)/prometheus
@@ -45,7 +46,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-messages bench-pool bench-soft wheel wheels fuzz fuzz-pack fuzz-python lint \
-	test-gpu test-lands test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories prometheus try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
+	test-gpu test-lands test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories browser prometheus try-browser try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -104,6 +105,18 @@ $(RAY)/.done: $(VENV)/.build
 	$(PIP) --target $(RAY) --group ray
 	touch $@
 
+# Debian's Chromium, and what steers it (45 MB), which only the console's tests want.
+$(BROWSER)/.done: | $(VENV)/.build
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	  run=; if [ "$$(id -u)" != 0 ]; then run=sudo; fi; \
+	  $$run apt-get update -q && $$run env DEBIAN_FRONTEND=noninteractive \
+	    apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends chromium; }
+	rm -rf $(BROWSER)
+	$(PIP) --target $(BROWSER) --group browser
+	touch $@
+
+browser: $(BROWSER)/.done
+
 $(ATHERIS)/.done: $(VENV)/.build
 	rm -rf $(ATHERIS)
 	$(PIP) --target $(ATHERIS) --group fuzz
@@ -143,13 +156,17 @@ demo: build $(VENV)/.toolchain
 
 # Some compile while others are fetched.
 test:
-	@$(MAKE) -j 4 build $(VENV)/.test $(CUPY13)/.done try-outside try-prometheus try-ray
+	@$(MAKE) -j 4 build $(VENV)/.test $(CUPY13)/.done try-browser try-outside try-prometheus try-ray
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_CUPY13=$(abspath $(CUPY13)) \
-	  GPUPOOL_RAY=$(abspath $(RAY)) \
+	  GPUPOOL_RAY=$(abspath $(RAY)) GPUPOOL_BROWSER=$(abspath $(BROWSER)) \
 	  GPUPOOL_OUTSIDE=$(abspath $(OUTSIDE)/packages) \
 	  $(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS)
 
 # What tests are skipped without.
+try-browser: $(VENV)/.build
+	@$(MAKE) browser || \
+	  echo "Chromium or Playwright could not be fetched: the console's tests in a browser are skipped"
+
 try-outside: $(VENV)/.build
 	@$(MAKE) $(OUTSIDE)/packages/.done || \
 	  echo "CuPy's own tests could not be fetched from PyPI: they are skipped"
