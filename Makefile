@@ -152,7 +152,8 @@ build: $(VENV)/.build
 # What people run ------------------------------------------------------------------
 
 demo: build $(VENV)/.toolchain
-	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/demo/demo.py --work $(BUILD)/demo
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_BROWSER=$(abspath $(BROWSER)) \
+	  $(PY) tests/demo/demo.py --work $(BUILD)/demo $(if $(STAY),--stay)
 
 # Some compile while others are fetched.
 test:

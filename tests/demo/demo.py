@@ -1,5 +1,5 @@
 """``make demo``: a real CUDA program, first as this machine runs it, then through gpupool;
-then a pool of three hosts with two tenants, and a program over GPUs of two hosts.
+then a pool of three hosts with two tenants, a program over GPUs of two hosts, and the console.
 
 Ends with the line ``demo: OK``, or says what went wrong and exits with 1.
 """
@@ -79,7 +79,9 @@ def show_stats(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="a folder to build in")
-    work: Path = parser.parse_args().work.absolute()
+    parser.add_argument("--stay", action="store_true", help="keep the pool until Enter is pressed")
+    given = parser.parse_args()
+    work: Path = given.work.absolute()
     program = compile_program("saxpy", work)
     two_hosts = compile_program("two_hosts", work)
     show("The program on this machine, without gpupool", [str(program)], without_ours())
@@ -91,7 +93,7 @@ def main() -> None:
     if done.returncode != 0 or RIGHT not in done.stdout:
         fail("the program did not compute the right results through gpupool")
     show_stats(stats)
-    run_pool(two_hosts)
+    run_pool(two_hosts, work / "console.png", given.stay)
     print("\ndemo: OK")
 
 

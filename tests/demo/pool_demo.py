@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from console_demo import show_console
 from showing import fail, run, show
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
@@ -107,13 +108,14 @@ def _demo() -> Iterator[Demo]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_pool(program: Path) -> None:
-    """Everything about the pool; ``program`` uses two GPUs."""
+def run_pool(program: Path, picture: Path, stay: bool) -> None:
+    """Everything about the pool; ``program`` uses two GPUs. ``stay``: until somebody has looked."""
     with _demo() as demo:
         _start_manager(demo)
         _join_hosts(demo)
         _make_tenants(demo)
         _use(demo, program)
+        show_console(demo.url, demo.folder / "operator.token", picture, stay)
 
 
 def _start_manager(demo: Demo) -> None:
