@@ -30,6 +30,7 @@ from toolchain import Toolchain
 
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
+NOT_READY = 600
 LIMIT = 32 * MIB
 
 
@@ -66,10 +67,12 @@ def test_calls_that_are_put_off(tight: Pool) -> None:
         assert client.result("gp_host_function", struct.pack("<QQI", stream, 7, 0)) == 0
         before = most_resident(pid)
         piled = [client.message(NUMBERS["cuMemAlloc_v2"], bytes(MIB)) for _ in range(100)]
-        for message in piled:
+        for at, message in enumerate(piled):
             client.send([message])
+            if at % 8 == 0:  # no more is under way than our library would have
+                assert client.result("cuStreamQuery", struct.pack("<Q", stream)) == NOT_READY
         assert client.result("cuMemAlloc_v2", bytes(MIB)) == OUT_OF_MEMORY
-        assert most_resident(pid) < before + LIMIT + 24 * MIB
+        assert most_resident(pid) < before + LIMIT + 16 * MIB
         (shown,) = tight.ask(do="status")["sessions"]
         kept = shown["budgets"]["host_memory"]
         assert 16 * MIB < shown["host_bytes_by_kind"]["waits"] <= kept["used"] <= LIMIT
