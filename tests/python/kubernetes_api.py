@@ -126,7 +126,10 @@ class FakeApi:
                 return
             async with self.changed:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.changed.wait(), 0.2)
+                    # asyncio.wait_for would wait in a task of its own, which is cancelled beside
+                    # this one at the end of the loop, and then has the lock for ever.
+                    async with asyncio.timeout(0.2):
+                        await self.changed.wait()
 
     async def _create(self, path: str, body: Object) -> Response:
         if path.endswith("/tokenreviews"):
