@@ -18,8 +18,9 @@ endfunction()
 foreach(name ranges ask servers visible)
   gp_unit_test(${name} gpc_parts)
 endforeach()
-foreach(name allocator allocator_shared shareable mapped_array pool wait event event_page budget quota growth gate copy staging handles
-    graph_edges hidden_nodes peer_wire peer_seal ranks unique_id)
+foreach(name allocator allocator_kept allocator_shared shareable mapped_array pool wait event
+    event_page budget quota growth gate copy staging handles graph_edges hidden_nodes peer_wire peer_seal
+    ranks unique_id)
   gp_unit_test(${name} gpw_parts)
 endforeach()
 gp_unit_test(wait_after gpw_parts ${CMAKE_CURRENT_LIST_DIR}/streams_driver.c)
