@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "handle.h"
+#include "session.h"
 
 struct named {
     uint64_t name, id;
@@ -37,13 +38,20 @@ static bool grow(void)
     return true;
 }
 
+/* The drivers of two hosts may have one name for two graphs. */
+static bool is_another_hosts(size_t at, uint64_t id)
+{
+    return at < count && gpc_handle_live(GP_HANDLE_GRAPH_EXEC, list[at].id) &&
+           gpc_session_of_handle(list[at].id) != gpc_session_of_handle(id);
+}
+
 bool gpc_exec_name(uint64_t id, uint64_t name)
 {
     if (name == 0 || gp_handle_kind(name) == GP_HANDLE_GRAPH_EXEC)
         return false;
     pthread_rwlock_wrlock(&lock);
     size_t at = place_of(name);
-    bool fits = at < room || grow();
+    bool fits = !is_another_hosts(at, id) && (at < room || grow());
     if (fits)
         list[at] = (struct named){name, id};
     if (fits && at == count)

@@ -8,8 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A live number has this name from now on; what had it before is gone. False for a name that is
- * none, or could be a number; or without memory. */
+/* A live number has this name from now on; what had it before on the same host is gone. False for a
+ * name that is none, could be a number, or is that of a live one on another host; or without
+ * memory. */
 bool gpc_exec_name(uint64_t id, uint64_t name);
 /* The number of what a program names: itself, unless it is a name of a live one. */
 uint64_t gpc_exec_number(uint64_t named);
