@@ -9,8 +9,8 @@
 #include "host_function.h"
 #include "host_function_kept.h"
 
-/* Whether all launches that began in an epoch, or before it, are over. */
-static bool launches_over(struct gpw_host_functions *all, uint64_t epoch)
+/* Go on to the epochs that may begin: whether all launches of this one, or before it, are over. */
+static bool epoch_passed(struct gpw_host_functions *all, uint64_t epoch)
 {
     while (all->epoch < epoch + 2 && all->running[(all->epoch + 1) % 2] == 0)
         all->epoch++;
@@ -47,7 +47,7 @@ void gpw_exec_look(struct gpw_session *s, struct host_function *f)
         return;
     if (!f->dropped && gpw_handle_birth(s, f->exec) != f->exec_birth)
         exec_drops(f);
-    if (!f->dropped || !launches_over(f->all, f->dropped_in))
+    if (!f->dropped || !epoch_passed(f->all, f->dropped_in))
         return;
     f->exec = 0;
     s->driver->cuUserObjectRelease(f->object, 1);

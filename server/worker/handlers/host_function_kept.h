@@ -5,7 +5,6 @@
 #include <pthread.h>
 
 #include "session.h"
-#include "session.h"
 
 enum stage { WAITING, REACHED, TOLD, DONE };
 
