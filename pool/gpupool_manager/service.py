@@ -25,6 +25,7 @@ from gpupool_manager.app import make_app
 from gpupool_manager.attempts import Attempts
 from gpupool_manager.config import Settings
 from gpupool_manager.connections import Acceptor, ImpatientProtocol, Limits, raise_file_limit
+from gpupool_manager.console.openid import Issuer
 from gpupool_manager.identity import check_identity
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.link_keys import LinkKeys
@@ -123,6 +124,7 @@ class Manager:
         self._leading: asyncio.Task[None] | None = None
         self._pool: Pool | None = None
         self._nodes: NodeServer | None = None
+        self._openid: Issuer | None = None
         self.url = ""
 
     async def start(self) -> None:
@@ -139,8 +141,9 @@ class Manager:
         state_dir = settings.state_dir or default_state_dir()
         make_state_dir(state_dir)
         database = await asyncio.to_thread(settings.database_url)
-        store = Store(database or f"sqlite:///{state_dir / 'manager.db'}")
+        store = Store(database or f"sqlite:///{state_dir / 'manager.db'}", settings.standby)
         certificate = await asyncio.to_thread(self._certificate, state_dir)
+        self._openid = await asyncio.to_thread(settings.openid)
         listener = self._listen()
         door = Door()
         try:
@@ -175,7 +178,6 @@ class Manager:
         await self._open_link(pool, state_dir)
         pool.run_clock()
         own = await asyncio.to_thread(own_names)
-        openid = await asyncio.to_thread(settings.openid)
         app = make_app(
             pool,
             settings.open_metrics,
@@ -184,7 +186,7 @@ class Manager:
             plain=certificate is None,
             host_names=own | set(settings.metrics_hosts),
             console_url=settings.console_url,
-            openid=openid,
+            openid=self._openid,
         )
         door.lead_to(app)
         self._say_ready(pool, state_dir, certificate)
