@@ -63,8 +63,9 @@ MOST_SECONDS = 30.0
 #: How often who stands by tries to get the lock.
 STANDBY_SECONDS = 0.5
 
-#: After so long in silence PostgreSQL lets go of what a manager has there, its lock and rows of
-#: transactions, whether its process has stopped, its machine has gone or its network is cut.
+#: After so long in silence PostgreSQL lets go of what a manager that yields has there, its lock and
+#: rows of transactions, whether its process has stopped, its machine has gone or its network is
+#: cut.
 SILENCE_SECONDS = 5
 _SILENCE = (
     "SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3;"
@@ -119,13 +120,18 @@ def check_url(value: str) -> URL:
 
 
 class Store:
-    """One database, for one manager at a time."""
+    """One database, for one manager at a time.
 
-    def __init__(self, url: str) -> None:
+    ``yields``: who stands still gives it up to another manager. It is not for one that is alone,
+    which would lose a transaction for nothing where its machine is slow.
+    """
+
+    def __init__(self, url: str, yields: bool = False) -> None:
         try:
             self.url = check_url(url)
         except ValueError as error:
             raise ConfigError(f"database: {error}") from None
+        self._yields = yields
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._engine: AsyncEngine | None = None
         self._lock_file: int | None = None
@@ -147,7 +153,8 @@ class Store:
     async def open(self, wait: bool = False) -> bool:
         """Lock and migrate; whether the schema changed. GpupoolError says what is wrong.
 
-        ``wait``: for ever, as long as another manager has the lock of a PostgreSQL.
+        ``wait``: for ever, as long as another manager has the lock of a PostgreSQL, or that does
+        not answer.
         """
         try:
             with self._explained():
@@ -218,7 +225,8 @@ class Store:
                 pool_timeout=ANSWER_SECONDS,
                 connect_args=_patience(),
             )
-            event.listen(engine.sync_engine, "connect", _set_silence)
+            if self._yields:
+                event.listen(engine.sync_engine, "connect", _set_silence)
             return engine
         except ImportError as error:
             raise InstallError(not_installed(error.name or "")) from None
@@ -238,13 +246,15 @@ class Store:
     async def _lock_postgresql(self) -> None:
         # Outside the pool: the lock is held for as long as this connection is open.
         engine = create_async_engine(self.url, poolclass=NullPool, connect_args=_patience())
-        event.listen(engine.sync_engine, "connect", _set_silence)
+        if self._yields:
+            event.listen(engine.sync_engine, "connect", _set_silence)
         connection = await engine.connect()
         self._lock_connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
         if not await connection.scalar(select(func.pg_try_advisory_lock(_LOCK))):
             await self._drop_lock()
             raise Dispossessed("another manager uses this database")
-        if int(await connection.scalar(text("SHOW server_version_num"))) >= _IDLE_SINCE:
+        version = int(await connection.scalar(text("SHOW server_version_num")))
+        if self._yields and version >= _IDLE_SINCE:
             await connection.execute(text(_IDLE))
 
     async def _take_over(self, connection: AsyncConnection) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from gpupool_common.errors import ConfigError
 from gpupool_common.lease import LeaseState
@@ -32,7 +32,15 @@ from gpupool_manager.records import (
     Token,
     Usage,
 )
-from gpupool_manager.store import COUNTED, Dispossessed, Loaded, Store, StoreError, check_url
+from gpupool_manager.store import (
+    COUNTED,
+    SILENCE_SECONDS,
+    Dispossessed,
+    Loaded,
+    Store,
+    StoreError,
+    check_url,
+)
 from gpupool_manager.transaction import Actor, Transaction
 from manager_databases import Postgres
 from manager_world import World
@@ -235,7 +243,7 @@ async def test_who_lost_its_lock_can_write_nothing_once_another_has_it(
 async def test_a_transaction_of_who_stands_still_keeps_nobody(postgres: Postgres) -> None:
     """Stopped in the midst of one, it had the row that says whose the database is."""
     name = await postgres.new_database()
-    first, second = Store(postgres.url(name)), Store(postgres.url(name))
+    first, second = (Store(postgres.url(name), yields=True) for _ in range(2))
     await first.open()
     async with first.engine.connect() as connection:
         await connection.begin()
@@ -247,6 +255,23 @@ async def test_a_transaction_of_who_stands_still_keeps_nobody(postgres: Postgres
     await second.commit(transaction_of(Tenant("b", "", False, NOW)))
     await first.close()
     await second.close()
+
+
+async def test_a_manager_that_is_alone_may_take_its_time(postgres: Postgres) -> None:
+    """A transaction that a slow machine interrupts for long is not lost."""
+    name = await postgres.new_database()
+    for yields, wanted in ((False, 0), (True, 1000 * SILENCE_SECONDS)):
+        store = Store(postgres.url(name), yields=yields)
+        await store.open()
+        async with store.engine.connect() as connection:
+            found = await connection.scalar(
+                text(
+                    "SELECT setting::int FROM pg_settings"
+                    " WHERE name = 'idle_in_transaction_session_timeout'"
+                )
+            )
+        assert found == wanted
+        await store.close()
 
 
 async def test_who_stands_by_waits_for_the_lock(postgres: Postgres) -> None:
