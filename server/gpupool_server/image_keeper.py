@@ -1,4 +1,4 @@
-"""Fetches images from workers that offer them, one after the other, and has them kept."""
+"""Fetches images from workers that offer them, and has them kept, one after the other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ from gpupool_server.worker import WorkerError
 
 _SAID = re.compile(rb"(?:image ([0-9a-f]{64}) ([0-9]{1,10})|used ([0-9a-f]{64}))")
 
+#: A worker offers none that is not larger, as proto/wire/fatbin.h has it (GP_IMAGE_EAGER). So a
+#: worker that was taken over fills a disk no faster than it is charged for, with files or blocks.
+LEAST_BYTES = 1 << 20
+
 #: Of one session that wait; the worker keeps the rest until it ends.
 MOST_WAITING = 1024
+
+#: After so many offers of one session that came to nothing no more is heard of its images: each may
+#: take the time of a silent worker, and has a line in the log.
+MOST_FAILED = 16
 
 
 class ImageKeeper:
@@ -41,9 +49,13 @@ class ImageKeeper:
                 return False
             if found[3] is not None:
                 self._store.used(folder, found[3].decode())
-            elif not queue.full() and int(found[2]) <= left:
-                left -= int(found[2])
-                queue.put_nowait((found[1].decode(), int(found[2])))
+                return True
+            size = int(found[2])
+            if size <= LEAST_BYTES:
+                return False
+            if not queue.full() and size <= left:
+                left -= size
+                queue.put_nowait((found[1].decode(), size))
             return True
 
         task = asyncio.get_running_loop().create_task(self._serve(session, folder, queue))
@@ -53,15 +65,21 @@ class ImageKeeper:
     async def _serve(
         self, session: Session, folder: Path, queue: asyncio.Queue[tuple[str, int]]
     ) -> None:
+        failed = 0
         while True:
             name, size = await queue.get()
-            async with self._one:
-                try:
-                    await self._fetch(session, folder, name, size)
-                except (ImageError, WorkerError, OSError) as error:
-                    self._log.warning(
-                        "an image is not kept", session=session.meta.session, reason=str(error)
-                    )
+            if failed == MOST_FAILED:
+                continue
+            try:
+                await self._fetch(session, folder, name, size)
+            except (ImageError, WorkerError, OSError) as error:
+                failed += 1
+                self._log.warning(
+                    "an image is not kept",
+                    session=session.meta.session,
+                    reason=str(error),
+                    **({"more": "not heard"} if failed == MOST_FAILED else {}),
+                )
 
     async def _fetch(self, session: Session, folder: Path, name: str, size: int) -> None:
         line, descriptors = await session.control.image(name, self._closer)
@@ -70,13 +88,17 @@ class ImageKeeper:
                 return  # it needed the room, or has ended
             if line != b"image %d\n" % size:
                 raise ImageError("a worker brought another image than it had offered")
-            # to its end, also when the session ends meanwhile: the thread reads the descriptor
-            kept = asyncio.ensure_future(
-                asyncio.to_thread(self._store.keep, folder, name, size, descriptors[0])
-            )
-            try:
-                await asyncio.shield(kept)
-            finally:
-                await asyncio.wait((kept,))
+            async with self._one:  # and no worker that keeps us waiting
+                await self._keep(folder, name, size, descriptors[0])
         finally:
             self._closer.close(*descriptors)
+
+    async def _keep(self, folder: Path, name: str, size: int, source: int) -> None:
+        """To its end, also when the session ends meanwhile: the thread reads the descriptor."""
+        kept = asyncio.ensure_future(
+            asyncio.to_thread(self._store.keep, folder, name, size, source)
+        )
+        try:
+            await asyncio.shield(kept)
+        finally:
+            await asyncio.wait((kept,))

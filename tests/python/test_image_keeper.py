@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
@@ -12,7 +13,8 @@ from typing import cast
 import pytest
 
 from gpupool_common.closer import Closer
-from gpupool_server.image_keeper import ImageKeeper
+from gpupool_server import image_keeper
+from gpupool_server.image_keeper import LEAST_BYTES, MOST_FAILED, ImageKeeper
 from gpupool_server.image_store import ImageStore
 from gpupool_server.session import Session
 from gpupool_server.worker import WorkerError
@@ -28,12 +30,15 @@ class FakeControl:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.silent = False
         self.line = b"image %d\n" % len(DATA)
         self.files = 1
         self.gone = False
 
     async def image(self, name: str, closer: Closer) -> tuple[bytes, list[int]]:
         self.asked.append(name)
+        if self.silent:
+            await asyncio.Event().wait()
         if self.gone:
             raise WorkerError("it has gone")
         files = [os.memfd_create("image") for _ in range(self.files)]
@@ -50,15 +55,16 @@ class _Session:
 
 
 class Offering:
-    """A session whose worker offers images, and the folder for them."""
+    """A session whose worker offers images, and the folder for them; with another's keeper."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tenant: str = "red", other: Offering | None = None) -> None:
         self.closer = Closer()
-        store = ImageStore(folder / "images", LIMIT)
-        self.folder = store.folder_of(None, "red")
+        self.store = ImageStore(folder / "images", LIMIT)
+        self.folder = self.store.folder_of(None, tenant)
         self.session = _Session()
-        keeper = ImageKeeper(store, LIMIT, self.closer)
-        self.hear: Callable[[bytes], bool] = keeper.listen(cast(Session, self.session), self.folder)
+        self.keeper = other.keeper if other else ImageKeeper(self.store, LIMIT, self.closer)
+        session = cast(Session, self.session)
+        self.hear: Callable[[bytes], bool] = self.keeper.listen(session, self.folder)
 
     @property
     def kept(self) -> list[str]:
@@ -78,7 +84,8 @@ class Offering:
 
 
 @pytest.fixture
-async def offering(tmp_path: Path) -> AsyncIterator[Offering]:
+async def offering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Offering]:
+    monkeypatch.setattr(image_keeper, "LEAST_BYTES", 0)
     one = Offering(tmp_path)
     yield one
     assert one.session.images is not None
@@ -150,3 +157,41 @@ async def test_what_was_used_is_noted(offering: Offering) -> None:
     assert offering.hear(b"used " + NAME.encode())
     assert (offering.folder / NAME).stat().st_mtime > 1
     assert offering.hear(b"used " + b"2" * 64), "one that has gone meanwhile"
+
+
+async def test_small_images_are_no_offer(tmp_path: Path) -> None:
+    """Thousands of them would fill a disk with blocks and files that nobody has counted."""
+    one = Offering(tmp_path)
+    header = Path(__file__).parents[2] / "proto" / "wire" / "fatbin.h"
+    (eager,) = re.findall(r"GP_IMAGE_EAGER \((\d+)u << (\d+)\)", header.read_text())
+    assert int(eager[0]) << int(eager[1]) == LEAST_BYTES
+    for size in (0, 1, LEAST_BYTES):
+        assert not one.hear(b"image " + NAME.encode() + b" %d" % size)
+    assert one.hear(b"image " + NAME.encode() + b" %d" % (LEAST_BYTES + 1))
+    one.closer.end()
+
+
+async def test_who_fails_again_and_again_is_not_heard(offering: Offering) -> None:
+    offering.session.control.line = b"image 4\n"
+    for _ in range(LIMIT // len(DATA)):
+        assert offering.hear(OFFER)
+    async with asyncio.timeout(30):
+        while len(offering.session.control.asked) < MOST_FAILED:
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
+    assert len(offering.session.control.asked) == MOST_FAILED
+
+
+async def test_a_worker_that_is_silent_keeps_nobody_waiting(
+    offering: Offering, tmp_path: Path
+) -> None:
+    offering.session.control.silent = True
+    assert offering.hear(OFFER)
+    other = Offering(tmp_path, "blue", offering)
+    assert other.hear(OFFER)
+    await other.asked(1)
+    assert other.kept == [NAME]
+    assert offering.kept == []
+    assert other.session.images is not None
+    other.session.images.cancel()
+    other.closer.end()
