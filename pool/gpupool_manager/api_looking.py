@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import func, literal_column, select
 
@@ -17,6 +17,7 @@ from gpupool_manager import tables
 from gpupool_manager.api_common import Admin, Caller, Pages, ThePool, User, send
 from gpupool_manager.events import Numbered, Watcher
 from gpupool_manager.pool import Pool
+from gpupool_manager.problems import Problem
 from gpupool_manager.schemas import AuditOut, Page, TenantName, UsageOut, when
 from gpupool_manager.tokens import is_valid
 from gpupool_manager.transaction import Event
@@ -26,6 +27,9 @@ router = APIRouter()
 
 #: A comment line at least so often, so that a lost connection is noticed.
 KEEPALIVE_SECONDS = 15.0
+
+#: Streams of one tenant, each with what it has not read. Operators have any number.
+MOST_STREAMS = 64
 
 Time = Annotated[datetime | None, Query()]
 
@@ -143,6 +147,7 @@ async def list_audit(
     responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events"}},
 )
 async def watch_events(
+    request: Request,
     pool: ThePool,
     caller: User,
     kind: Annotated[
@@ -154,18 +159,27 @@ async def watch_events(
 
     A tenant's token sees what concerns the tenant.
     """
+    tenant = caller.token.tenant
+    if tenant is not None and pool.bus.watching(tenant) >= MOST_STREAMS:
+        raise Problem(
+            429, "too-many", f"tenant '{tenant}' has {MOST_STREAMS} such connections; close some"
+        )
     # Watching starts here and not with the first read: nothing in between is missed.
-    watcher = pool.bus.watch()
+    watcher = pool.bus.watch(tenant)
     earlier = [] if last is None else pool.bus.since(last)
+    # The console's are of who is signed in, for as long as that one is.
+    lasts = getattr(request.state, "lasts", None)
     return StreamingResponse(
-        _stream(pool, caller, watcher, earlier, kind),
+        _stream(pool, caller, watcher, earlier, kind, lasts),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store"},
     )
 
 
-def _still_allowed(pool: Pool, caller: Caller) -> bool:
+def _still_allowed(pool: Pool, caller: Caller, lasts: Callable[[], bool] | None) -> bool:
     """A stream lasts; the token with which it was opened need not."""
+    if lasts is not None and not lasts():
+        return False
     token = pool.ledger.tokens.by_id.get(caller.token.id)
     if token is None or not is_valid(token, pool.clock()):
         return False
@@ -173,7 +187,12 @@ def _still_allowed(pool: Pool, caller: Caller) -> bool:
 
 
 async def _stream(
-    pool: Pool, caller: Caller, watcher: Watcher, earlier: list[Numbered] | None, kind: str | None
+    pool: Pool,
+    caller: Caller,
+    watcher: Watcher,
+    earlier: list[Numbered] | None,
+    kind: str | None,
+    lasts: Callable[[], bool] | None = None,
 ) -> AsyncIterator[str]:
     try:
         yield ": watching\n\n"
@@ -186,11 +205,11 @@ async def _stream(
             try:
                 found = await watcher.next(KEEPALIVE_SECONDS)
             except TimeoutError:
-                if not _still_allowed(pool, caller):
+                if not _still_allowed(pool, caller, lasts):
                     return
                 yield ": still here\n\n"
                 continue
-            if found is None or not _still_allowed(pool, caller):
+            if found is None or not _still_allowed(pool, caller, lasts):
                 return
             if _concerns(caller, found.event, kind):
                 yield _as_text(pool, found)

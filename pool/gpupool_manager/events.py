@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import WeakSet
 
 from gpupool_manager.transaction import Event
 
@@ -27,7 +28,9 @@ class Numbered:
 class Watcher:
     """One who watches; ``None`` from :meth:`next` means: too slow, events are missing."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str | None = None) -> None:
+        #: Whose it is; None: an operator's.
+        self.tenant = tenant
         self._queue: asyncio.Queue[Numbered | None] = asyncio.Queue()
         self._lost = False
 
@@ -51,7 +54,8 @@ class Bus:
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch
         self._kept: deque[Numbered] = deque(maxlen=KEPT)
-        self._watchers: set[Watcher] = set()
+        #: One whose answer was never begun is nobody's, and goes.
+        self._watchers: WeakSet[Watcher] = WeakSet()
         self._number = 0
 
     def publish(self, events: Iterable[Event]) -> None:
@@ -62,10 +66,14 @@ class Bus:
             for watcher in self._watchers:
                 watcher.tell(numbered)
 
-    def watch(self) -> Watcher:
-        watcher = Watcher()
+    def watch(self, tenant: str | None = None) -> Watcher:
+        watcher = Watcher(tenant)
         self._watchers.add(watcher)
         return watcher
+
+    def watching(self, tenant: str) -> int:
+        """How many watch for a tenant."""
+        return sum(watcher.tenant == tenant for watcher in self._watchers)
 
     def forget(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)

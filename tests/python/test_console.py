@@ -281,6 +281,47 @@ async def test_events_come_without_names_and_of_the_own_tenant(rest: Rest) -> No
     assert mine["id"] in {each["object"] for each in heard}
 
 
+async def test_a_stream_ends_with_its_session(rest: Rest) -> None:
+    """Not with its token: that of a tenant lasts, and whoever has signed out sees no more."""
+    await rest.tenant("red")
+    red = await visitor(rest, "red")
+    form = (await red.get("/console/leases")).form("/console/logout")
+    bus = rest.world.pool.bus
+    asked = asyncio.create_task(red.client.get("/console/stream"))
+    while not bus._watchers:
+        await asyncio.sleep(0.01)
+    await red.send(form)
+    await rest.world.join("n1")
+    await rest.lease("red")
+    answer = await asyncio.wait_for(asked, 10)
+    assert "data:" not in answer.text
+    assert not bus._watchers
+
+
+async def test_a_tenant_has_so_many_streams(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupool_manager.api_looking.MOST_STREAMS", 2)
+    await rest.tenant("red")
+    await rest.tenant("blue")
+    red, blue = await visitor(rest, "red"), await visitor(rest, "blue")
+    bus = rest.world.pool.bus
+    asked = [asyncio.create_task(red.client.get("/console/stream")) for _ in range(2)]
+    while len(bus._watchers) < 2:
+        await asyncio.sleep(0.01)
+    refused = await red.client.get("/console/stream")
+    assert refused.status_code == 429 and "tenant 'red' has 2" in refused.text
+    assert (await rest.ask("GET", "/events", by="red")).status_code == 429
+    asked.append(asyncio.create_task(blue.client.get("/console/stream")))
+    while len(bus._watchers) < 3:
+        await asyncio.sleep(0.01)
+    bus.close()
+    assert [(await each).status_code for each in asked] == [200, 200, 200]
+    asked = [asyncio.create_task(red.client.get("/console/stream"))]
+    while not bus._watchers:
+        await asyncio.sleep(0.01)
+    bus.close()
+    assert (await asked[0]).status_code == 200
+
+
 def test_the_package_has_its_files() -> None:
     names = {path.name for path in (Path(render.__file__).parent / "templates").iterdir()}
     assert {"base.html", "grid.html", "login.html", "problem.html"} <= names

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from gpupool_manager.console.api import inner_scope
-from gpupool_manager.console.visit import Visit, Visiting
+from gpupool_manager.console.visit import Visit, Visiting, session_of
 
 router = APIRouter(include_in_schema=False)
 
@@ -30,9 +30,14 @@ class _Forwarded(Response):
         super().__init__()
         self._visit = visit
 
+    def _lasts(self) -> bool:
+        """Whether that one is still signed in: a page may be left open, or be somebody else's."""
+        return session_of(self._visit.request) is self._visit.session
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, secret = self._visit.request, self._visit.session.secret
         inner = inner_scope(request, secret, "GET", "/events", {})
+        inner["state"]["lasts"] = self._lasts
         last = request.headers.get("last-event-id")
         if last is not None:
             inner["headers"].append((b"last-event-id", last.encode("latin-1")))
