@@ -33,6 +33,7 @@ from gpupool_manager.api_common import PROBLEMS
 from gpupool_manager.attempts import Attempts
 from gpupool_manager.console import console, visit
 from gpupool_manager.console.openid import Issuer
+from gpupool_manager.console.openid_pages import SIGN_IN_SECONDS, SIGN_INS
 from gpupool_manager.console.sessions import Sessions
 from gpupool_manager.console.site import FROM_ELSEWHERE, is_console, is_from_elsewhere
 from gpupool_manager.metrics import Metrics
@@ -93,6 +94,7 @@ def make_app(
     app.state.console_url = console_url
     app.state.openid = openid
     app.state.sessions = Sessions(pool.clock)
+    app.state.sign_ins = Attempts(SIGN_INS, SIGN_IN_SECONDS, pool.clock)
     app.state.metrics = Metrics(pool, budgets)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_wrong_field)
@@ -269,7 +271,7 @@ class RequestGuard:
             await _answer(request, problem)(scope, receive, send_named)
         finally:
             if status == 401 and self._attempts is not None and _authorization(scope):
-                self._attempts.failed(_address(scope))
+                self._attempts.count(_address(scope))
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, seconds)
             if not is_refused or self._may_log():

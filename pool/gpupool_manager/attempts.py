@@ -1,4 +1,4 @@
-"""How often an address may come with a token that is none."""
+"""How often an address may come with a token that is none, or a person sign in."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Attempts:
         ahead = self._until.get(limited_as(address), 0.0) - self._clock()
         return ahead > (self._burst - 1) * self._seconds
 
-    def failed(self, address: str) -> None:
-        """A token was wrong."""
+    def count(self, address: str) -> None:
+        """One more: a token was wrong, or somebody has signed in."""
         now = self._clock()
         address = limited_as(address)
         self._until[address] = max(self._until.get(address, 0.0), now) + self._seconds

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import hashlib
+import hmac
 import json
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
@@ -24,7 +29,17 @@ from console_visitor import Page, Visitor, database  # noqa: F401
 from gpupool_common.errors import ConfigError
 from gpupool_manager.app import make_app
 from gpupool_manager.config import load_settings
-from gpupool_manager.console.openid import MOST_BYTES, Issuer, Journey, Rules
+from gpupool_manager.console.openid import (
+    MOST_ASKING,
+    MOST_ASKING_EACH,
+    MOST_BYTES,
+    Issuer,
+    Journey,
+    Rules,
+    is_safe,
+)
+from gpupool_manager.console.openid_pages import SIGN_IN_SECONDS, SIGN_INS
+from gpupool_manager.problems import Problem
 from manager_rest import Rest
 
 ISSUER = "https://login.example/staff"
@@ -43,7 +58,8 @@ class FakeIssuer:
         self.spoiled: dict[str, Any] = {}
         #: Other answers than its own, by the end of their path.
         self.answers: dict[str, httpx.Response] = {}
-        self.signed: str | None = None
+        #: Another way to sign what it says.
+        self.signed: Callable[[dict[str, Any]], str] | None = None
         self.header: dict[str, Any] = {"kid": "k1"}
         self.signs_with = self.key
         self._codes: dict[str, dict[str, str]] = {}
@@ -76,13 +92,17 @@ class FakeIssuer:
         right = asked is not None and challenge == asked["code_challenge"]
         if asked is None or not right or form["client_secret"] != "s3cret":
             return httpx.Response(400, json={"error": "invalid_grant"})
-        return httpx.Response(200, json={"id_token": self.signed or self.sign(asked["nonce"])})
+        return httpx.Response(200, json={"id_token": self.sign(self.said(asked["nonce"]))})
 
-    def sign(self, nonce: str) -> str:
+    def said(self, nonce: str) -> dict[str, Any]:
         now = int(time.time())
         claims: dict[str, Any] = {"iss": ISSUER, "aud": "gpupool", "sub": "u1", "nonce": nonce}
         claims |= {"iat": now, "exp": now + 300, **self.claims, **self.spoiled}
-        claims = {key: value for key, value in claims.items() if value is not None}
+        return {key: value for key, value in claims.items() if value is not None}
+
+    def sign(self, claims: dict[str, Any]) -> str:
+        if self.signed is not None:
+            return self.signed(claims)
         return jwt.encode(claims, self.signs_with, "ES256", self.header)
 
 
@@ -172,28 +192,133 @@ async def test_what_does_not_hold_signs_nobody_in(
     await nobody(rest, issuer, browser(rest, issuer))
 
 
-@pytest.mark.parametrize("how", ["another key", "unknown", "none", "shared", "no token"])
+def unsecured(claims: dict[str, Any], algorithm: str, secret: bytes = b"") -> str:
+    """A token that no library would make: signed by nothing, or by what everybody knows."""
+    parts = (json.dumps({"alg": algorithm, "kid": "k1"}).encode(), json.dumps(claims).encode())
+    text = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
+    mac = hmac.digest(secret, text, "sha256") if secret else b""
+    return (text + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
+
+
+def shown(issuer: FakeIssuer) -> list[bytes]:
+    """The public key as one may take it for a secret."""
+    public = issuer.key.public_key()
+    kinds = PublicFormat.SubjectPublicKeyInfo, PublicFormat.UncompressedPoint
+    jwk = ECAlgorithm.to_jwk(public)
+    return [
+        public.public_bytes(Encoding.PEM, kinds[0]),
+        public.public_bytes(Encoding.PEM, kinds[0]).strip(),
+        public.public_bytes(Encoding.DER, kinds[0]),
+        public.public_bytes(Encoding.X962, kinds[1]),
+        base64.urlsafe_b64decode(json.loads(jwk)["x"] + "=="),
+        jwk.encode(),
+    ]
+
+
+@pytest.mark.parametrize("how", ["another key", "unknown", "no token", "none", *map(str, range(6))])
 async def test_a_signature_of_others_signs_nobody_in(
     rest: Rest, issuer: FakeIssuer, how: str
 ) -> None:
-    public = issuer.key.public_key()
-    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    claims = {"iss": ISSUER, "aud": "gpupool", "sub": "u", "iat": 1, "exp": 1 << 33, "nonce": "n"}
+    """All that it says is right but for the signature."""
     if how == "another key":
         issuer.signs_with = ec.generate_private_key(ec.SECP256R1())
     elif how == "unknown":
         issuer.header = {"kid": "k2"}
+    elif how == "no token":
+        issuer.signed = lambda claims: "no token"
     elif how == "none":
-        issuer.signed = jwt.encode(claims, "", "none", {"kid": "k1"})
-    elif how == "shared":  # with the public key as if it were a secret
-        head = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"k1"}').rstrip(b"=")
-        body = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=")
-        mac = hashlib.sha256(pem + head + body).digest()
-        end = base64.urlsafe_b64encode(mac).rstrip(b"=")
-        issuer.signed = b".".join((head, body, end)).decode()
+        issuer.signed = lambda claims: unsecured(claims, "none")
     else:
-        issuer.signed = "no token"
+        secret = shown(issuer)[int(how)]
+        issuer.signed = lambda claims: unsecured(claims, "HS256", secret)
     await nobody(rest, issuer, browser(rest, issuer))
+
+
+def test_a_key_that_both_would_know_is_none(issuer: FakeIssuer) -> None:
+    """An issuer that shows a secret has signed with what everybody knows."""
+    key = {"kty": "oct", "kid": "k1", "k": base64.urlsafe_b64encode(b"s" * 32).decode()}
+    journey = Journey.begin("/")
+    text = unsecured(issuer.said(journey.nonce), "HS256", b"s" * 32)
+    asked = Issuer(Rules(ISSUER, "gpupool", "s3cret", BACK))
+    with pytest.raises(Problem, match="does not show"):
+        asked.check(text, {"keys": [key]}, journey)
+    with pytest.raises(Problem, match="does not hold"):
+        asked.check(text, {"keys": [{**key, "alg": "ES256"}]}, journey)
+
+
+KEYS_OF_NONE = [
+    *({}, {"keys": None}, {"keys": []}, {"keys": "k"}, {"keys": [5]}, {"keys": [None, []]}),
+    *({"keys": [{"kty": "RSA", "n": "!", "e": "AQAB"}]}, {"keys": [{"kty": "RSA", "n": 5}]}),
+    *({"keys": [{"kty": "EC", "crv": "P-256", "x": "AA", "y": "\ud800"}]}, {"keys": [{"kty": []}]}),
+]
+
+
+@pytest.mark.parametrize("keys", KEYS_OF_NONE)
+async def test_keys_that_are_none(rest: Rest, issuer: FakeIssuer, keys: Any) -> None:
+    issuer.answers["keys"] = httpx.Response(200, content=json.dumps(keys))
+    await nobody(rest, issuer, browser(rest, issuer))
+
+
+@pytest.mark.parametrize(
+    "spoiled", [{"nonce": "\ud800"}, {"email": "\ud800"}, {"groups": "\ud800"}]
+)
+async def test_half_a_character_is_no_name(
+    rest: Rest, issuer: FakeIssuer, spoiled: dict[str, Any]
+) -> None:
+    issuer.spoiled = spoiled
+    await nobody(rest, issuer, browser(rest, issuer))
+
+
+async def test_a_person_signs_in_so_often(rest: Rest, issuer: FakeIssuer) -> None:
+    """Each time is one more token, which is kept."""
+    someone = browser(rest, issuer)
+    for _ in range(SIGN_INS):
+        assert (await come(someone, await begin(someone, issuer))).status_code == 200
+    before = await rest.everything()
+    assert (await come(someone, await begin(someone, issuer))).status_code == 429
+    assert await rest.everything() == before
+    issuer.claims["sub"] = "u2"
+    assert (await come(someone, await begin(someone, issuer))).status_code == 200
+    issuer.claims["sub"] = "u1"
+    rest.world.clock.now += SIGN_IN_SECONDS
+    assert (await come(someone, await begin(someone, issuer))).status_code == 200
+
+
+async def test_strangers_have_the_issuer_asked_for_a_few_at_once(
+    rest: Rest, issuer: FakeIssuer
+) -> None:
+    """By codes that they have made up, with a cookie of their own."""
+    waiting = asyncio.Event()
+    asked = 0
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        await waiting.wait()
+        return issuer.answer(request)
+
+    someone = browser(rest, issuer)
+    brought = await begin(someone, issuer)
+    someone.client._transport.app.state.openid._transport = httpx.MockTransport(slow)  # type: ignore[attr-defined]
+    tries = [asyncio.create_task(come(someone, {**brought, "code": "x"})) for _ in range(40)]
+    while sum(each.done() for each in tries) < 40 - MOST_ASKING_EACH:
+        await asyncio.sleep(0.01)
+    assert asked <= MOST_ASKING_EACH
+    waiting.set()
+    found = Counter([(await each).status_code for each in tries])
+    assert found == {429: 40 - MOST_ASKING_EACH, 403: MOST_ASKING_EACH}
+    assert (await come(someone, await begin(someone, issuer))).status_code == 200
+
+
+def test_many_addresses_share_what_is_asked() -> None:
+    asked = Issuer(Rules(ISSUER, "gpupool", "", BACK))
+    with contextlib.ExitStack() as stack:
+        for number in range(MOST_ASKING):
+            stack.enter_context(asked.asking(f"10.0.0.{number}"))
+        with pytest.raises(Problem, match="too many"), asked.asking("10.0.1.1"):
+            pass
+    with asked.asking("10.0.1.1"):
+        pass
 
 
 async def test_a_code_counts_in_the_browser_that_asked_for_it(
@@ -211,7 +336,11 @@ async def test_a_code_counts_in_the_browser_that_asked_for_it(
     assert refused.status_code == 403 and "&lt;b&gt;denied" in refused.text
 
 
-@pytest.mark.parametrize("cookie", ["", "é", "x", "bnVsbA==", "WzEsMiwzLDRd", "W1tbW1s="])
+#: With half a character for the state.
+HALF = base64.urlsafe_b64encode(b'["\\ud800","n","v","/"]').decode()
+
+
+@pytest.mark.parametrize("cookie", ["", "é", "x", "bnVsbA==", "WzEsMiwzLDRd", "W1tbW1s=", HALF])
 def test_a_cookie_that_is_none_of_ours(cookie: str) -> None:
     assert Journey.read(cookie) is None
     journey = Journey.begin("/")
@@ -234,6 +363,11 @@ async def test_an_issuer_that_is_none(
     issuer.answers["openid-configuration"] = answer
     someone = browser(rest, issuer)
     assert (await someone.client.get("/console/openid")).status_code == 503
+
+
+@pytest.mark.parametrize("url", [None, 5, "", "http://a", "https://", "https://[", "file:///x"])
+def test_an_address_that_is_none_is_not_asked(url: object) -> None:
+    assert not is_safe(url)
 
 
 @pytest.mark.parametrize("name", ["token", "keys"])

@@ -14,7 +14,13 @@ from gpupool_common.errors import ConfigError
 from gpupool_manager.app import make_app
 from gpupool_manager.attempts import Attempts
 from gpupool_manager.config import load_settings
-from gpupool_manager.console.sessions import MOST, MOST_EACH, SESSION_SECONDS, Sessions
+from gpupool_manager.console.sessions import (
+    MOST,
+    MOST_EACH,
+    MOST_NEWS,
+    SESSION_SECONDS,
+    Sessions,
+)
 from gpupool_manager.console.site import is_console, is_from_elsewhere
 from gpupool_manager.console.visit import MOST_FIELDS, own_path
 from gpupool_manager.records import Token
@@ -110,6 +116,7 @@ ELSEWHERE = [
     {"origin": "null"},
     {"origin": "http://pool.evil.example"},
     {"origin": "file://pool"},
+    {"origin": "http://["},
     {"origin": "http://pool", "sec-fetch-site": "cross-site"},
     {"sec-fetch-site": "same-site"},
 ]
@@ -210,6 +217,30 @@ def test_sessions_are_few_and_the_oldest_go() -> None:
         sessions.open("a", _token(f"t{number}"))
     assert len(sessions) == MOST and sessions.find(cookies[-1]) is None
     assert sessions.find("") is None and sessions.find("nonsense") is None
+
+
+def test_nobody_signs_others_out_by_signing_in_again_and_again() -> None:
+    """Of a tenant anybody may have as many tokens as there are people."""
+    sessions = Sessions(Clock())
+    mine = sessions.open("a", Token("t", "", "admin", None, None, "", 0.0, None))
+    other = sessions.open("a", Token("b", "", "tenant", "blue", None, "", 0.0, None))
+    for number in range(MOST + 10):
+        sessions.open("a", _token(f"t{number}"), f"person {number}")
+    assert len(sessions) == MOST
+    assert sessions.find(mine) is not None and sessions.find(other) is not None
+    for number in range(2 * MOST_EACH):
+        sessions.open("a", _token(f"u{number}"), "one person")
+    assert sum(each.person == "one person" for each in sessions._open.values()) == MOST_EACH
+
+
+async def test_what_nobody_reads_does_not_grow(rest: Rest) -> None:
+    await rest.world.join("n1")
+    someone = await visitor(rest)
+    form = (await someone.get("/console/nodes/n1")).forms[-1]
+    for _ in range(3 * MOST_NEWS):
+        assert (await someone.send(form)).status_code == 303
+    page = await someone.get("/console/nodes/n1")
+    assert sum(named.get("class") == "news" for _, named in page.elements) == MOST_NEWS
 
 
 async def test_signing_in_anew_ends_the_session_before(rest: Rest) -> None:

@@ -171,18 +171,18 @@ def test_attempts_come_back_with_time_and_take_no_room() -> None:
     attempts = Attempts(burst=3, seconds=1.0, clock=clock)
     for _ in range(3):
         assert not attempts.too_many("a")
-        attempts.failed("a")
+        attempts.count("a")
     assert attempts.too_many("a") and not attempts.too_many("b")
     clock.now += 1.0
     assert not attempts.too_many("a")
-    attempts.failed("a")
+    attempts.count("a")
     assert attempts.too_many("a")
     clock.now += 100.0
     for _ in range(3):
         assert not attempts.too_many("a")
-        attempts.failed("a")
+        attempts.count("a")
     for number in range(2 * MOST_ADDRESSES):
-        attempts.failed(str(number))
+        attempts.count(str(number))
     assert len(attempts) == MOST_ADDRESSES
 
 

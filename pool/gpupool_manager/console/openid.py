@@ -7,17 +7,22 @@ vouches for gets a token of the manager's, which ends with the session.
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
 import secrets
+import ssl
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from gpupool_common import logs
-from gpupool_common.hosts import is_loopback
+from gpupool_common.hosts import is_loopback, limited_as
 from gpupool_common.protocol import one_line
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Scope
@@ -25,6 +30,10 @@ from gpupool_manager.records import Scope
 #: Of what an issuer answers.
 MOST_BYTES = 1 << 20
 SECONDS = 10.0
+
+#: So many may be on their way back at once, and of one address: strangers, too, have codes to show.
+MOST_ASKING = 16
+MOST_ASKING_EACH = 4
 
 #: How far its clock may be from ours.
 LEEWAY_SECONDS = 60
@@ -82,9 +91,9 @@ class Journey:
             return None
         if not isinstance(found, list) or len(found) != 4:
             return None
-        if not all(isinstance(each, str) and each for each in found):
+        if not all(isinstance(each, str) and each.isascii() and each for each in found[:3]):
             return None
-        return cls(*found)
+        return cls(*found) if isinstance(found[3], str) else None
 
 
 class Issuer:
@@ -94,6 +103,20 @@ class Issuer:
         self.rules = rules
         self._transport = transport
         self._known: dict[str, Any] | None = None
+        self._asking: Counter[str] = Counter()
+        self._trust: ssl.SSLContext | None = None
+
+    @contextlib.contextmanager
+    def asking(self, address: str) -> Iterator[None]:
+        """Around what is asked for a browser; Problem while too many are."""
+        address = limited_as(address)
+        if self._asking[address] >= MOST_ASKING_EACH or self._asking.total() >= MOST_ASKING:
+            raise Problem(429, "too-many", "too many are signing in at this moment; try again")
+        self._asking[address] += 1
+        try:
+            yield
+        finally:
+            self._asking -= Counter({address: 1})
 
     async def address(self, journey: Journey) -> str:
         """Where a browser begins."""
@@ -125,38 +148,47 @@ class Issuer:
         secret = {"client_secret": self.rules.secret} if self.rules.secret else {}
         answer = await self._ask("POST", known["token_endpoint"], form | secret)
         keys = await self._ask("GET", known["jwks_uri"])
-        return self._check(str(answer.get("id_token", "")), keys, journey)
+        return self.check(str(answer.get("id_token", "")), keys, journey)
 
-    def _check(self, text: str, keys: dict[str, Any], journey: Journey) -> dict[str, Any]:
-        import jwt
-
+    def check(self, text: str, keys: dict[str, Any], journey: Journey) -> dict[str, Any]:
+        """What an ID token says, if one of these keys has signed it for us and this journey."""
         try:
-            header = jwt.get_unverified_header(text)
-            known = [
-                key
-                for key in jwt.PyJWKSet.from_dict(keys).keys
-                if key.public_key_use in (None, "sig") and key.algorithm_name in ALGORITHMS
-            ]
-            fitting = [key for key in known if header.get("kid") in (None, key.key_id)]
-            if len(fitting) != 1:
-                raise refused("the issuer has signed with a key that it does not show")
-            claims: dict[str, Any] = jwt.decode(
-                text,
-                fitting[0],
-                algorithms=[str(fitting[0].algorithm_name)],
-                audience=self.rules.client,
-                issuer=self.rules.issuer,
-                leeway=LEEWAY_SECONDS,
-                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
-            )
-        except jwt.PyJWTError as error:
-            raise refused(f"what the issuer says does not hold: {error}") from None
-        nonce = str(claims.get("nonce", ""))
-        if not hmac.compare_digest(nonce.encode(), journey.nonce.encode()):
+            claims = self._signed(text, keys)
+            json.dumps(claims, ensure_ascii=False).encode()  # half a character is no name
+        except Problem:
+            raise
+        except Exception as error:  # whatever a library makes of what an issuer says
+            reason = one_line(str(error))[:200]
+            raise refused(f"what the issuer says does not hold: {reason}") from None
+        nonce = str(claims.get("nonce", "")).encode("utf-8", "surrogatepass")
+        if not hmac.compare_digest(nonce, journey.nonce.encode()):
             raise refused("what the issuer says is of another attempt to sign in")
         several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
         if claims.get("azp", "" if several else self.rules.client) != self.rules.client:
             raise refused("what the issuer says is for another client")
+        return claims
+
+    def _signed(self, text: str, keys: dict[str, Any]) -> dict[str, Any]:
+        import jwt
+
+        header = jwt.get_unverified_header(text)
+        known = [
+            key
+            for key in jwt.PyJWKSet.from_dict(keys).keys
+            if key.public_key_use in (None, "sig") and key.algorithm_name in ALGORITHMS
+        ]
+        fitting = [key for key in known if header.get("kid") in (None, key.key_id)]
+        if len(fitting) != 1:
+            raise refused("the issuer has signed with a key that it does not show")
+        claims: dict[str, Any] = jwt.decode(
+            text,
+            fitting[0],
+            algorithms=[str(fitting[0].algorithm_name)],
+            audience=self.rules.client,
+            issuer=self.rules.issuer,
+            leeway=LEEWAY_SECONDS,
+            options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+        )
         return claims
 
     def who(self, claims: dict[str, Any], tenants: set[str]) -> tuple[Scope, str | None]:
@@ -184,7 +216,7 @@ class Issuer:
             if found.get("issuer") != issuer:
                 raise _broken("it calls itself by another name")
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-                if not is_safe(str(found.get(name, ""))):
+                if not is_safe(found.get(name)):
                     raise _broken(f"its {name} is no address by https")
             self._known = found
         return self._known
@@ -195,9 +227,13 @@ class Issuer:
         import httpx
 
         body = b""
+        if self._trust is None:  # which takes its time to read
+            self._trust = await asyncio.to_thread(httpx.create_ssl_context)
         try:
             async with (
-                httpx.AsyncClient(transport=self._transport, timeout=SECONDS) as client,
+                httpx.AsyncClient(
+                    verify=self._trust, transport=self._transport, timeout=SECONDS
+                ) as client,
                 client.stream(method, url, data=form) as answer,
             ):
                 async for part in answer.aiter_bytes():
@@ -221,9 +257,12 @@ def _is_of(word: object, prefix: str) -> bool:
     return isinstance(word, str) and word.startswith(prefix)
 
 
-def is_safe(url: str) -> bool:
+def is_safe(url: object) -> bool:
     """By https, or on this machine."""
-    found = urlsplit(url)
+    try:
+        found = urlsplit(url) if isinstance(url, str) else urlsplit("")
+    except ValueError:
+        return False
     local = found.scheme == "http" and is_loopback(found.hostname or "")
     return bool(found.hostname) and (found.scheme == "https" or local)
 

@@ -9,19 +9,24 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from gpupool_common.protocol import one_line
+from gpupool_manager.attempts import Attempts
 from gpupool_manager.console.openid import Issuer, Journey, refused
 from gpupool_manager.console.render import HEADERS, page
 from gpupool_manager.console.sessions import SESSION_SECONDS
 from gpupool_manager.console.signing_in import signed_in
 from gpupool_manager.console.visit import is_secure, own_path
 from gpupool_manager.pool import Pool
-from gpupool_manager.problems import not_found
+from gpupool_manager.problems import Problem, not_found
 from gpupool_manager.transaction import Actor, Transaction
 
 router = APIRouter(include_in_schema=False)
 
 #: So long one may take to come back.
 JOURNEY_SECONDS = 600
+
+#: So often one person may sign in, as each time makes a token: at once, and then how many seconds
+#: there are between two.
+SIGN_INS, SIGN_IN_SECONDS = 16, 225.0
 
 Word = Annotated[str, Query(max_length=4096)]
 
@@ -33,6 +38,10 @@ def _issuer(request: Request) -> Issuer:
     return found
 
 
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
 def _cookie(request: Request) -> str:
     return "__Host-gpupool-openid" if is_secure(request) else "gpupool-openid"
 
@@ -40,8 +49,10 @@ def _cookie(request: Request) -> str:
 @router.get("/console/openid")
 async def leave(request: Request, next: Word = "/") -> Response:
     """To the issuer. The cookie comes back with its link (Lax), and is good for that alone."""
-    journey = Journey.begin(own_path(next))
-    response = RedirectResponse(await _issuer(request).address(journey), 303, HEADERS)
+    journey, issuer = Journey.begin(own_path(next)), _issuer(request)
+    with issuer.asking(_address(request)):
+        target = await issuer.address(journey)
+    response = RedirectResponse(target, 303, HEADERS)
     response.set_cookie(
         _cookie(request),
         journey.cookie(),
@@ -65,10 +76,16 @@ async def come_back(
         raise refused("this browser has not begun to sign in, or too long ago; begin again")
     if error or not code:
         raise refused(f"the issuer has not signed you in: {one_line(error)[:100] or 'no code'}")
-    claims = await issuer.claims(journey, code)
+    with issuer.asking(_address(request)):
+        claims = await issuer.claims(journey, code)
     pool: Pool = request.app.state.pool
     scope, tenant = issuer.who(claims, set(pool.ledger.tenants))
     name = claims.get("email") or claims.get("preferred_username") or claims["sub"]
+    person = str(claims["sub"])
+    sign_ins: Attempts = request.app.state.sign_ins
+    if sign_ins.too_many(person):
+        raise Problem(429, "too-many", "you have signed in too often; try again in some minutes")
+    sign_ins.count(person)
 
     def make(transaction: Transaction) -> str:
         return pool.tenancy.create_token(
@@ -85,4 +102,4 @@ async def come_back(
     response.delete_cookie(
         _cookie(request), path="/", secure=is_secure(request), httponly=True, samesite="lax"
     )
-    return signed_in(request, secret, response, own_token=True)
+    return signed_in(request, secret, response, person)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,9 +13,13 @@ from gpupool_manager.records import Token
 #: Then one signs in anew.
 SESSION_SECONDS = 12 * 3600.0
 
-#: Of one token, and of all: whoever comes later takes the place of the oldest.
+#: Of one token, or of one who is vouched for: whoever comes later takes the place of the oldest.
 MOST_EACH = 16
+#: Of all: whoever comes later takes the place of the oldest of the tenant that has most.
 MOST = 4096
+
+#: What the next page is to say; who reads no page is told the last of it.
+MOST_NEWS = 8
 
 
 @dataclass(slots=True)
@@ -28,17 +32,27 @@ class Session:
     #: What every form must send back: another site's page does not know it.
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     #: What the next page is to say first.
-    news: list[str] = field(default_factory=list)
-    #: Whether the token was made for this session, and goes with it.
-    own_token: bool = False
+    news: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_NEWS))
+    #: Who was vouched for, if the token was made for this session and goes with it.
+    person: str = ""
 
     @property
     def is_admin(self) -> bool:
         return self.token.scope == "admin"
 
     def take_news(self) -> list[str]:
-        found, self.news = self.news, []
+        found = list(self.news)
+        self.news.clear()
         return found
+
+    @property
+    def own_token(self) -> bool:
+        return bool(self.person)
+
+    @property
+    def whose(self) -> tuple[bool, str]:
+        """Of whom there may be so many: the person, or else the token."""
+        return self.own_token, self.person or self.token.id
 
 
 def _key(cookie: str) -> str:
@@ -56,17 +70,23 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, secret: str, token: Token, own_token: bool = False) -> str:
-        """A new session; the cookie's value."""
-        same = [key for key, found in self._open.items() if found.token.id == token.id]
+    def open(self, secret: str, token: Token, person: str = "") -> str:
+        """A new session; the cookie's value. ``person``: for whom the token was made."""
+        made = Session(secret, token, self._clock() + SESSION_SECONDS, person=person)
+        same = [key for key, found in self._open.items() if found.whose == made.whose]
         for key in same[: max(0, len(same) + 1 - MOST_EACH)]:
             del self._open[key]
         while len(self._open) >= MOST:
-            self._open.popitem(last=False)
+            self._make_room()
         cookie = secrets.token_urlsafe(32)
-        ends = self._clock() + SESSION_SECONDS
-        self._open[_key(cookie)] = Session(secret, token, ends, own_token=own_token)
+        self._open[_key(cookie)] = made
         return cookie
+
+    def _make_room(self) -> None:
+        """Whoever has less than most loses nothing to others."""
+        have = Counter(found.token.tenant for found in self._open.values())
+        most, _ = have.most_common(1)[0]
+        del self._open[next(key for key, found in self._open.items() if found.token.tenant == most)]
 
     def find(self, cookie: str | None) -> Session | None:
         """Whose cookie it is, if it still counts."""

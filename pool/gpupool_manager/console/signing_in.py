@@ -43,17 +43,18 @@ async def login(request: Request, form: Sent) -> Response:
     return signed_in(request, secret, go_to(own_path(form.text("next"))))
 
 
-def signed_in(
-    request: Request, secret: str, response: Response, own_token: bool = False
-) -> Response:
-    """A new session for who has shown a good token, in place of the one before."""
+def signed_in(request: Request, secret: str, response: Response, person: str = "") -> Response:
+    """A new session for who has shown a good token, in place of the one before.
+
+    ``person``: for whom the token was made.
+    """
     pool: Pool = request.app.state.pool
     token = pool.ledger.tokens.check(secret, pool.clock())
     sessions = sessions_of(request)
     sessions.close(request.cookies.get(cookie_name(request)))
     response.set_cookie(
         cookie_name(request),
-        sessions.open(secret, token, own_token),
+        sessions.open(secret, token, person),
         max_age=int(SESSION_SECONDS),
         path="/",
         secure=is_secure(request),

@@ -32,6 +32,9 @@ def is_from_elsewhere(method: str, headers: Mapping[str, str], own: str = "") ->
     origin = headers.get("origin")
     if origin is None:
         return False
-    found = urlsplit(origin)
+    try:
+        found = urlsplit(origin)
+    except ValueError:
+        return True
     known = {headers.get("host", "").lower(), urlsplit(own).netloc.lower()} - {""}
     return found.scheme not in ("http", "https") or found.netloc.lower() not in known
