@@ -94,6 +94,9 @@ def make_app(
     app.state.console_url = console_url
     app.state.openid = openid
     app.state.sessions = Sessions(pool.clock)
+    app.state.reservation_changes = Attempts(
+        api_reservations.CHANGES, api_reservations.CHANGE_SECONDS, pool.clock
+    )
     app.state.sign_ins = Attempts(SIGN_INS, SIGN_IN_SECONDS, pool.clock)
     app.state.metrics = Metrics(pool, budgets)
     app.add_exception_handler(Problem, _on_problem)

@@ -1,4 +1,4 @@
-"""How often an address may come with a token that is none, or a person sign in."""
+"""How often somebody may do what costs us: an address with a wrong token, a person who signs in."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Attempts:
         return ahead > (self._burst - 1) * self._seconds
 
     def count(self, address: str) -> None:
-        """One more: a token was wrong, or somebody has signed in."""
+        """One more."""
         now = self._clock()
         address = limited_as(address)
         self._until[address] = max(self._until.get(address, 0.0), now) + self._seconds

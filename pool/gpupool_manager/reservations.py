@@ -23,8 +23,9 @@ from gpupool_manager.transaction import Transaction
 #: Which leases go back for a reservation that needs their GPUs.
 Reclaims = Literal["none", "borrowed", "all"]
 
-#: So many are kept at most.
+#: So many are kept at most, and of one tenant.
 MOST = 256
+MOST_EACH = 64
 
 #: Nobody knows today what is so far off.
 FURTHEST = 366 * 86400.0
@@ -74,6 +75,8 @@ class Reservations:
             raise bad_field("body.start", "not more than 366 days from now")
         if len(ledger.reservations) >= MOST:
             raise Problem(409, "full", f"{MOST} reservations are kept, and no more")
+        if sum(each.tenant == tenant for each in ledger.reservations.values()) >= MOST_EACH:
+            raise Problem(409, "full", f"{MOST_EACH} of a tenant are kept, and no more")
         start = max(start, now)
         name = ledger.ids.make("lease", now)
         made = Reservation(name, tenant, request, start, start + seconds, label, now)

@@ -8,7 +8,7 @@ import pytest
 
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease, Quota, Reservation
-from gpupool_manager.reservations import MOST, Reclaims
+from gpupool_manager.reservations import MOST, MOST_EACH, Reclaims
 from gpupool_manager.waiting import OrderRules
 from queue_world import GRACE, QueueWorld
 
@@ -224,9 +224,16 @@ def test_what_cannot_be_is_refused() -> None:
     assert refused(world, "nobody", 1, HOUR, HOUR).startswith("not-found: ")
     assert refused(world, "a", 1, -HOUR, 2 * HOUR).startswith("bad-request: ")
     assert refused(world, "a", 1, 400 * 24 * HOUR, HOUR).startswith("bad-request: ")
-    for number in range(MOST):
-        world.reserve("a", 1, number * HOUR, HOUR, 1)
-    assert refused(world, "a", 1, HOUR, HOUR).startswith("full: ")
+
+
+def test_so_many_are_kept_and_of_one_tenant() -> None:
+    world = pool(*map(Quota, "abcdef"))
+    for name in "abcd":
+        for number in range(MOST_EACH):
+            world.reserve(name, 1, number * HOUR, HOUR, 1)
+        assert "of a tenant" in refused(world, name, 1, HOUR, HOUR) or name == "d"
+    assert 4 * MOST_EACH == MOST
+    assert refused(world, "e", 1, HOUR, HOUR).startswith(f"full: {MOST} ")
 
 
 def test_another_manager_keeps_it() -> None:

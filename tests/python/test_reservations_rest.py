@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpupool_manager.api_reservations import CHANGE_SECONDS, CHANGES
 from manager_rest import Rest
 
 WHOLE = {"share_permille": 1000, "memory_bytes": None}
@@ -108,3 +109,34 @@ async def test_it_is_there_after_a_restart(rest: Rest) -> None:
 async def test_what_cannot_be_is_refused(rest: Rest, wrong: dict[str, Any]) -> None:
     await rest.tenant("a")
     await rest.no(422, "bad-request", "POST", "/reservations", {**body(rest), **wrong}, by="a")
+
+
+async def test_a_tenant_keeps_so_many_and_others_have_room(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupool_manager.reservations.MOST_EACH", 2)
+    await rest.world.join("n1", 1)
+    for name in ("a", "b"):
+        await rest.tenant(name)
+    for after in (3600, 7200):
+        await rest.do("POST", "/reservations", body(rest, after), by="a")
+    refused = await rest.ask("POST", "/reservations", body(rest, 10800), by="a")
+    assert (refused.status_code, "of a tenant" in refused.text) == (409, True)
+    made = await rest.do("POST", "/reservations", body(rest, 10800), by="b")
+    await rest.do("DELETE", f"/reservations/{made['id']}", by="b")
+
+
+async def test_a_tenant_changes_them_so_often(rest: Rest) -> None:
+    """Also what is refused is reckoned with all that is kept."""
+    await rest.world.join("n1", 1)
+    for name in ("a", "b"):
+        await rest.tenant(name)
+    for _ in range(CHANGES):
+        refused = await rest.ask("POST", "/reservations", body(rest, gpus=2), by="a")
+        assert refused.status_code == 409
+    await rest.no(429, "too-many", "POST", "/reservations", body(rest), by="a")
+    await rest.no(429, "too-many", "DELETE", "/reservations/lease-x", by="a")
+    await rest.do("POST", "/reservations", body(rest), by="b")
+    await rest.do("POST", "/reservations", body(rest, 7200, tenant="a"))
+    rest.world.clock.now += CHANGE_SECONDS
+    await rest.do("POST", "/reservations", body(rest, 10800), by="a")
