@@ -215,6 +215,37 @@ static CUresult host_function(struct calls *c)
                                    : cuLaunchHostFunc(stream(c), on_host, &called);
 }
 
+/* In a graph it is called for as long as something can be launched that has it. */
+static CUresult host_node(struct calls *c)
+{
+    const CUDA_HOST_NODE_PARAMS p = {on_host, &called};
+    CUgraphNode node = call_handle(c, GP_HANDLE_GRAPH_NODE);
+    switch (draw_below(&c->draw, 3)) {
+    case 1:
+        return cuGraphHostNodeSetParams(node, &p);
+    case 2:
+        return cuGraphExecHostNodeSetParams(call_handle(c, GP_HANDLE_GRAPH_EXEC), node, &p);
+    default:
+        break;
+    }
+    CUresult r = cuGraphAddHostNode(&node, call_handle(c, GP_HANDLE_GRAPH), NULL, 0, &p);
+    if (r == CUDA_SUCCESS)
+        call_learn(c, GP_HANDLE_GRAPH_NODE, (uint64_t)(uintptr_t)node);
+    return r;
+}
+
+/* What is freed now and then is given out again without a question. */
+static CUresult allocate_again(struct calls *c)
+{
+    CUdeviceptr at;
+    size_t bytes = 1 + draw_number(&c->draw, 4) % (4u << 20);
+    CUresult r = cuMemAlloc_v2(&at, bytes);
+    if (r != CUDA_SUCCESS)
+        return r;
+    call_learn_address(c, at);
+    return draw_below(&c->draw, 2) ? CUDA_SUCCESS : cuMemFree_v2(at);
+}
+
 static CUresult ask_pointer(struct calls *c)
 {
     uint64_t values[3][8];
@@ -246,6 +277,8 @@ const struct call_entry client_calls[] = {
     {0, "free_pinned", free_pinned},
     {0, "ask_pointer", ask_pointer},
     {0, "proc_address", proc_address},
+    {0, "host_node", host_node},
+    {0, "allocate_again", allocate_again},
 };
 const unsigned client_call_count = sizeof client_calls / sizeof client_calls[0];
 

@@ -6,6 +6,7 @@
 
 #include "activity_record.h"
 #include "ask.h"
+#include "fake_page.h"
 #include "gp_ids.h"
 #include "operations.h"
 
@@ -131,6 +132,45 @@ static void call_host(struct fake_server *s, uint64_t cookie)
     notify(s, &q.h, sizeof q, GP_OP_gp_host_call);
 }
 
+static void let_go(struct fake_server *s, uint64_t cookie)
+{
+    struct gp_req_gp_host_gone q = {.cookie = cookie};
+    notify(s, &q.h, sizeof q, GP_OP_gp_host_gone);
+}
+
+static uint64_t known_cookie(struct fake_server *s)
+{
+    struct draw *d = &s->draw;
+    return s->cookie_count ? s->cookies[draw_byte(d) % s->cookie_count % DRAW_KEPT]
+                           : draw_number(d, 8);
+}
+
+/* Memory that the client may hand out by itself, which may be in use, or nowhere. */
+static void spare(struct fake_server *s, uint64_t at, uint64_t behind, uint64_t cookie)
+{
+    struct gp_req_gp_memory_spare q = {.at = at, .behind = behind, .cookie = cookie};
+    uint8_t how = draw_byte(&s->draw);
+    if (how & 1)
+        q.at = draw_address(&s->draw);
+    if (how & 2)
+        q.behind += draw_number(&s->draw, 8);
+    if (how & 4)
+        q.cookie = draw_number(&s->draw, 8);
+    notify(s, &q.h, sizeof q, GP_OP_gp_memory_spare);
+}
+
+/* What the GPU would write, or a number that was never given, or in a place that is another's. */
+static void write_event(struct fake_server *s, uint64_t place, uint64_t number)
+{
+    uint8_t how = draw_byte(&s->draw);
+    if (how & 1)
+        number = draw_number(&s->draw, 8);
+    if (how & 2)
+        place = draw_byte(&s->draw);
+    if (!(how & 4))
+        fake_page_write(s->page, place, number);
+}
+
 static void free_slot(struct fake_server *s, uint32_t slot)
 {
     struct gp_req_gp_arena_free q = {.slot = slot};
@@ -218,13 +258,12 @@ static void notice(struct fake_server *s)
 {
     struct draw *d = &s->draw;
     struct gp_req_gp_dtoh_pinned any = {.bytes = 8};
-    switch (draw_byte(d) % 9) {
+    switch (draw_byte(d) % 12) {
     case 0:
         report(s);
         break;
     case 1:
-        call_host(s, s->cookie_count ? s->cookies[draw_byte(d) % s->cookie_count % DRAW_KEPT]
-                                     : draw_number(d, 8));
+        call_host(s, known_cookie(s));
         break;
     case 2:
         free_slot(s, (uint32_t)draw_number(d, 4));
@@ -246,6 +285,15 @@ static void notice(struct fake_server *s)
     case 7:
         recount(s);
         break;
+    case 8:
+        let_go(s, known_cookie(s));
+        break;
+    case 9:
+        spare(s, draw_address(d), draw_number(d, 8), draw_number(d, 8));
+        break;
+    case 10:
+        write_event(s, draw_byte(d), draw_number(d, 8));
+        break;
     default:
         notify(s, memset(whole, 0, 64), 16 + draw_below(d, 6) * 8, (uint16_t)draw_number(d, 2));
     }
@@ -255,10 +303,34 @@ static void notice(struct fake_server *s)
 static void follow(struct fake_server *s, const struct gp_header *asked)
 {
     const struct gp_req_gp_host_function *f = (const void *)asked;
+    const struct gp_req_gp_memory_free *freed = (const void *)asked;
+    const struct gp_req_gp_event_record *event = (const void *)asked;
     switch (asked->op) {
     case GP_OP_gp_host_function:
         s->cookies[s->cookie_count++ % DRAW_KEPT] = f->cookie;
         call_host(s, f->cookie);
+        break;
+    case GP_OP_gp_node_host:
+        s->cookies[s->cookie_count++ % DRAW_KEPT] =
+            ((const struct gp_req_gp_node_host *)asked)->cookie;
+        break;
+    case GP_OP_cuGraphLaunch:
+        if (s->cookie_count)
+            call_host(s, known_cookie(s));
+        break;
+    case GP_OP_cuGraphDestroy:
+        if (s->cookie_count)
+            let_go(s, known_cookie(s));
+        break;
+    case GP_OP_gp_memory_free:
+        if (!freed->idle)
+            spare(s, freed->dptr, asked->seq, freed->cookie);
+        break;
+    case GP_OP_gp_event_page_open:
+        s->page = ((const struct gp_req_gp_event_page_open *)asked)->share;
+        break;
+    case GP_OP_gp_event_record:
+        write_event(s, event->place, event->number);
         break;
     case GP_OP_gp_htod_arena:
         free_slot(s, ((const struct gp_req_gp_htod_arena *)asked)->slot);

@@ -10,6 +10,7 @@
 #include "ask.h"
 #include "draw.h"
 #include "fake_answer.h"
+#include "fake_page.h"
 #include "transport/support.h"
 
 int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
@@ -183,6 +184,23 @@ static int fake_recv(struct gp_channel *ch, int64_t timeout_us, const void **mes
     }
 }
 
+static int fake_share(struct gp_channel *ch, void *hint, size_t size, struct gp_share *out)
+{
+    pthread_mutex_lock(&fake.lock);
+    int rc = fake_page_share(hint, size, out);
+    pthread_mutex_unlock(&fake.lock);
+    return rc ? real->share(ch, hint, size, out) : 0;
+}
+
+static void fake_unshare(struct gp_channel *ch, struct gp_share *share)
+{
+    pthread_mutex_lock(&fake.lock);
+    bool page = share && fake_page_unshare(share);
+    pthread_mutex_unlock(&fake.lock);
+    if (!page)
+        real->unshare(ch, share);
+}
+
 static void fake_close(struct gp_channel *ch)
 {
     pthread_mutex_lock(&fake.lock);
@@ -239,6 +257,8 @@ void fake_servers_open(bool shares)
     fake.transport.connect = fake_connect;
     fake.transport.send = fake_send;
     fake.transport.recv = fake_recv;
+    fake.transport.share = fake_share;
+    fake.transport.unshare = fake_unshare;
     fake.transport.close = fake_close;
     for (uint32_t i = 0; i < FAKE_SERVERS; i++)
         fake_server_begin(&fake.servers[i], i);
