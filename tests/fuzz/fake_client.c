@@ -19,6 +19,7 @@
 /* How often the worker is left to itself, 50 us each, before the client hangs up. */
 #define LOOKS 8
 #define SHARE_BYTES ((size_t)1 << 20)
+#define SMALL_SHARE_BYTES ((size_t)4096)
 #define COOKIES 32
 /* A worker that may stand is left so many moments, each of so much time: of those in which the
  * machine does not let it run, only one counts. */
@@ -253,13 +254,14 @@ static void client_release(struct gp_channel *c)
 
 static int client_accept_share(struct gp_channel *c, uint64_t id, struct gp_share *out)
 {
+    size_t bytes = id % 4 == 3 ? SMALL_SHARE_BYTES : SHARE_BYTES;
     if (c->shares >= 4)
         return -ENOENT;
-    void *at = mmap(NULL, SHARE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
         return -ENOMEM;
     c->shares++;
-    *out = (struct gp_share){.addr = at, .size = SHARE_BYTES, .id = id};
+    *out = (struct gp_share){.addr = at, .size = bytes, .id = id};
     return 0;
 }
 

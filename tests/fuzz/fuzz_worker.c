@@ -27,7 +27,9 @@
 #include "graph.h"
 #include "handles.h"
 #include "host_function.h"
+#include "image_store.h"
 #include "ipc.h"
+#include "kept_images.h"
 #include "loop.h"
 #include "memory.h"
 #include "module.h"
@@ -100,6 +102,8 @@ static void session_open(struct gpw_session *s)
     output.file = -1;
     must(gpw_peers_open(s, &fake_peer_site) == 0, "its peers");
     must(gpw_ipc_open(s, "0123456789ab") == 0, "what it shares");
+    const char *images = kept_images_make();
+    must(images && gpw_image_store_open(s, images) == 0 && s->image_store, "kept images");
     must(gpw_functions_open(s) == 0 && gpw_graphs_open(s) == 0 && gpw_host_functions_open(s) == 0 &&
              gpw_memory_open(s) == 0 && gpw_modules_open(s) == 0,
          "the session");

@@ -1,7 +1,7 @@
 # The whole worker with the soft GPU in it, and another worker that it is joined to.
 if(TARGET gpupool_softgpu_objects)
   gp_fuzz_target(worker gpupool_worker_objects gpupool_softgpu_objects fuzz_parts)
-  foreach(part driver_here fake_client fake_peer)
+  foreach(part driver_here fake_client fake_peer kept_images)
     target_sources(fuzz_worker PRIVATE ${CMAKE_CURRENT_LIST_DIR}/${part}.c)
   endforeach()
   if(GPUPOOL_SANITIZE STREQUAL thread) # threads of the worker's run what stands beside it
