@@ -19,6 +19,7 @@ import msgpack
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ValidationError
 
+from console_decoders import CONSOLE_SEEDS, CONSOLE_TARGETS
 from gpupool_common import lease_token, node_protocol, protocol, relay_wire
 from gpupool_common.errors import GpupoolError, ProtocolError
 from gpupool_kubernetes import names, reviews
@@ -31,7 +32,7 @@ from gpupool_kubernetes.dra.prepared import Folders
 from gpupool_kubernetes.injection import Injector
 from gpupool_kubernetes.manager_client import ManagerClient
 from gpupool_kubernetes.namespace_quotas import NamespaceQuotas
-from gpupool_manager import schemas
+from gpupool_manager import schemas, schemas_reservations
 from gpupool_server import budgets, jail_status, worker
 from gpupool_server.rundir import Meta
 from gpupool_server.session import COUNTERS, Session
@@ -41,7 +42,7 @@ from lease_token_harness import KEY, KEYS, NOW, issued
 #: Bodies of requests to a manager. The first byte of an input says which.
 BODIES: tuple[type[BaseModel], ...] = tuple(
     sorted(schemas.In.__subclasses__(), key=lambda each: each.__name__)
-) + (schemas.LeaseRequestIn,)
+) + (schemas.LeaseRequestIn, schemas_reservations.ReservationIn)
 
 
 def _json(data: bytes) -> Any:
@@ -259,7 +260,10 @@ def claim(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
-    for each in (question, records, link, token, ready, status, body, admission, kubelet, claim)
+    for each in (
+        *(question, records, link, token, ready, status, body, admission, kubelet, claim),
+        *CONSOLE_TARGETS,
+    )
 }
 
 
@@ -322,13 +326,15 @@ SEEDS: dict[str, list[bytes]] = {
     ],
     "body": [
         *(bytes([number]) + b"{}" for number in range(len(BODIES))),
-        bytes([len(BODIES) - 1]) + _text({"tenant": "red", "gpus": 1, "memory_bytes": 1 << 30}),
+        bytes([len(BODIES) - 2]) + _text({"tenant": "red", "gpus": 1, "memory_bytes": 1 << 30}),
+        bytes([len(BODIES) - 1]) + _text({"start": "2027-01-15T08:00:00Z", "seconds": 60}),
     ],
     "admission": [
         _text(review(object=pod(**_HALF))),
         _text(review(object=pod(**_HALF), old=pod(**_HALF), operation="UPDATE")),
         b'{"a":' * 5000,
     ],
+    **CONSOLE_SEEDS,
     "kubelet": [_prepared()],
     "claim": [_text(_claimed()), _text({"data": {key: "YQ==" for key in ("claim", "token")}})],
 }

@@ -23,7 +23,7 @@ ROOT = HERE.parent.parent
 #: Whose branches are counted. Without the targets' own module atheris counts none.
 PACKAGES = (
     *("gpupool_common", "gpupool_kubernetes", "gpupool_manager", "gpupool_server"),
-    "decoders",
+    *("console_decoders", "decoders"),
 )
 #: The child that fuzzes one target: its name, then libFuzzer's own words.
 ONE = "--one"

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+import console_decoders
 import decoders
 from decoders import SEEDS, TARGETS
 from gpupool_common import lease_token, node_protocol, protocol
@@ -36,6 +37,8 @@ def test_seeds_are_what_they_are_for() -> None:
     assert reviews.read(SEEDS["admission"][0]).object
     assert claims.read(decoders._json(SEEDS["claim"][0])) is not None
     decoders.BODIES[SEEDS["body"][-1][0]].model_validate(decoders._json(SEEDS["body"][-1][1:]))
+    _, *said = SEEDS["vouched"]
+    assert console_decoders.check(console_decoders.signed(said[0]))
     assert {"gpupool.io/memory", "memory_bytes", "report"} <= set(decoders.words())
     assert SEEDS.keys() == TARGETS.keys()
 
