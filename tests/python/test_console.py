@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,40 @@ async def test_a_tenant_sees_its_own_alone(rest: Rest) -> None:
     form.action, form.fields["mode"] = "/console/nodes/n1/mode", "draining"
     assert (await red.send(form)).status_code == 403
     assert await rest.everything() == before
+
+
+#: What-if pages that make the manager say why there is no room.
+TRIALS = ["gpus=1", "gpus=9", "gpus=3&share=100%25&memory=9GiB", "gpus=1&tenant=blue", "gpus=x"]
+
+
+async def test_no_page_tells_a_tenant_of_another(rest: Rest) -> None:
+    known = await furnish(rest)
+    whole = {"memory_bytes": None, "share_permille": 1000}
+    theirs = await rest.lease("blue", gpus=3, **whole, wait_seconds=600, label="blue-waits")
+    start = datetime.fromtimestamp(rest.world.clock.now + 7200, UTC).isoformat()
+    kept = {"gpus": 2, "start": start, "seconds": 3600, "label": "blue-keeps", **whole}
+    reserved = await rest.do("POST", "/reservations", kept, by="blue")
+    session = {"id": "blue-session", "lease": known["blue"], "program": "blue-program"}
+    nodes = {
+        grant["node"] for grant in (await rest.do("GET", f"/leases/{known['blue']}"))["grants"]
+    }
+    await rest.world.beat(nodes.pop(), sessions=[session])
+    secrets = ["blue", known["blue"], theirs["id"], reserved["id"]]
+    red = await visitor(rest, "red")
+    paths = [f"/console/leases/{known['red']}", f"/console/leases/{known['waits']}", *EVERY[1:]]
+    paths += [f"/console/what-if?{each}" for each in TRIALS]
+    paths += [f"/console/leases/{theirs['id']}", "/console/leases?tenant=blue&state=all"]
+    paths += ["/console/tenants/blue", "/console/usage?tenant=blue", "/console/nodes/n1"]
+    paths += [f"/console/sessions?lease={known['blue']}", "/console/sessions?node=n1"]
+    for path in paths:
+        answer = await red.client.get(path)
+        assert answer.status_code < 500, path
+        for secret in secrets:
+            asked = answer.text.count(secret) if secret not in path else 0
+            assert not asked, (path, secret)
+    for path in ("/", "/console/queue", "/console/leases", "/console/sessions", "/console/tenants"):
+        text = (await (await visitor(rest)).client.get(path)).text
+        assert "blue" in text or path == "/", path
 
 
 async def test_every_page_is_well_formed_and_may_load_nothing_of_others(rest: Rest) -> None:

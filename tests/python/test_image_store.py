@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -137,3 +138,43 @@ def test_what_was_damaged_is_replaced(kept: Kept) -> None:
     path = kept.put("red", b"image")
     path.write_bytes(b"other")
     assert kept.put("red", b"image").read_bytes() == b"image"
+
+
+def test_a_full_disk_keeps_nothing(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not half of an image either, and the next one is kept as ever."""
+    other = kept.put("red", b"1" * KIB)
+    whole, write = b"2" * 4 * KIB, os.write
+
+    def full(file: int, data: bytes) -> int:
+        if len(data) < 4 * KIB:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(file, data[:KIB])
+
+    source = memory(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr("gpupool_server.image_store.os.write", full)
+        with pytest.raises(OSError, match="no space"):
+            kept.store.keep(kept.folder("red"), name_of(whole), len(whole), source)
+    assert [path.name for path in kept.folder("red").iterdir()] == [other.name]
+    os.close(source)
+    assert kept.put("red", whole).read_bytes() == whole
+
+
+def test_what_changes_while_it_is_read_is_what_is_hashed(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks at it a worker may write what it likes."""
+    good = b"1" * 4 * KIB
+    source, read = memory(good), os.pread
+
+    def changing(file: int, size: int, at: int) -> bytes:
+        data = read(file, size, at)
+        os.pwrite(source, b"2" * 4 * KIB, 0)
+        return data
+
+    monkeypatch.setattr("gpupool_server.image_store.PIECE", KIB)
+    monkeypatch.setattr("gpupool_server.image_store.os.pread", changing)
+    with pytest.raises(ImageError, match="not what its hash says"):
+        kept.store.keep(kept.folder("red"), name_of(good), len(good), source)
+    assert list(kept.folder("red").iterdir()) == []
+    os.close(source)
