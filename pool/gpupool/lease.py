@@ -102,6 +102,11 @@ def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
         rows.append(("borrowed", "yes: beyond the quota, until others ask for theirs"))
     if ending := lease.get("ending"):
         rows.append(("goes back", f"in {until(ending.get('at'))}: {cell(ending, 'reason')}"))
+    grants = cell(lease, "grants")
+    if going := [grant for grant in grants if grant.get("leaves")]:
+        devices = ", ".join(str(cell(grant, "ordinal")) for grant in going)
+        first = until(min(cell(grant, "leaves") for grant in going))
+        rows.append(("made smaller", f"device {devices} goes back, in {first} at the latest"))
     if idle := lease.get("idle"):
         rows.append(("idle", _idle(idle)))
     change = lease.get("resize") or {}
@@ -113,7 +118,6 @@ def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
     if lease.get("state") == "active":
         rows.append(("expires", f"in {until(lease.get('expires'))}, unless it is renewed"))
     sheet(rows)
-    grants = cell(lease, "grants")
     if grants:
         columns = ("DEVICE", "NODE", "MEMORY", "COMPUTE", "LOST", "GPU")
         table(columns, [_grant_row(grant) for grant in grants], "")
@@ -227,7 +231,7 @@ def resize(
     ceiling: Annotated[str | None, typer.Option(help="most that it may borrow up to")] = None,
     priority: Annotated[str | None, typer.Option(help="0..100")] = None,
     gpus: Annotated[
-        str | None, typer.Option(help="more of its host's, for programs that start later")
+        str | None, typer.Option(help="more of its host's, or fewer, for programs that start then")
     ] = None,
     force: Annotated[
         bool,

@@ -21,6 +21,10 @@ from gpupool_common.protocol import one_line
 RENEWALS, LATEST = 4, 15.0
 
 
+#: What of a notice is worth another word, when it is another.
+_NEWS = ("reason", "nodes", "devices")
+
+
 def say(text: str) -> None:
     print(f"gpupool: {one_line(text)}", file=sys.stderr, flush=True)
 
@@ -40,6 +44,9 @@ def notice_of(lease: Mapping[str, Any]) -> dict[str, Any] | None:
             "why": str(ending.get("reason")),
         }
         return said | _going(lease, listed)
+    if leaving := [grant for grant in listed if grant.get("leaves")]:
+        at = min(str(grant["leaves"]) for grant in leaving)
+        return {"reason": "shrinking", "at": at} | _going(lease, leaving)
     going = [grant for grant in listed if grant.get("draining") is True]
     return {"reason": "draining"} | _going(lease, going) if going else None
 
@@ -113,7 +120,7 @@ class Renewer:
         before, self._notice = self._notice, notice
         if notice is None:
             say(f"the lease {self._lease}: none of its GPUs is to go any more")
-        elif before is None or any(notice[key] != before[key] for key in ("reason", "nodes")):
+        elif before is None or any(notice[key] != before[key] for key in _NEWS):
             self._warn(notice)
 
     def _say_idle(self, since: str) -> None:
@@ -126,6 +133,12 @@ class Renewer:
         if notice["reason"] == "draining":
             nodes = ", ".join(notice["nodes"])
             say(f"node {nodes} is being drained and opens no sessions: save, end, and start again")
+        elif notice["reason"] == "shrinking":
+            devices = ", ".join(map(str, notice["devices"]))
+            say(
+                f"the lease gives device {devices} back at {notice['at']}, and goes on with the"
+                " others: save, end, and start again on those"
+            )
         else:
             say(f"the lease ends at {notice['at']}: {notice['why']}: save, and end")
         if self._warning is not None:

@@ -208,6 +208,23 @@ class OrderedGrant(Message):
     peer_key: KeyHex = ""
 
 
+class LeavingGrant(Message):
+    """A virtual GPU that a lease gives back while it goes on: no new session has it.
+
+    The node says with a :class:`GrantChange` what still has it. A server of an earlier release
+    says nothing, and the manager counts it until the lease ends.
+    """
+
+    lease: Name
+    tenant: Name
+    gpu: Name
+    number: ChangeNumber
+    #: Until when sessions that have it may go on, for those who are told.
+    at: Time = 0.0
+    #: Whether that is over: what has it is to be ended.
+    over: bool = False
+
+
 class OrderedGpu(Message):
     """The settings of one GPU."""
 
@@ -245,6 +262,8 @@ class Apply(Message):
     at: Time = 0.0
     mode: Mode
     grants: list[OrderedGrant] = Field(max_length=4096)
+    #: Not among these, and not of ended leases either.
+    leaving: list[LeavingGrant] = Field(default_factory=list, max_length=4096)
     gpus: list[OrderedGpu] = Field(max_length=64)
     #: What lease tokens are checked with (Ed25519): one signs, the others may be upcoming or old.
     keys: list[PublicKey] = Field(min_length=1, max_length=8)

@@ -230,7 +230,10 @@ async def get_lease(
 async def change_lease(
     id: Name, body: LeaseChange, pool: ThePool, caller: User, write: Write
 ) -> Response:
-    """Other limits or more GPUs, while its programs run. 409: no room, or more memory is in use."""
+    """Other limits, or more or fewer GPUs, while its programs run.
+
+    409: no room, or more memory is in use.
+    """
     await _find(pool, caller, id)
 
     def change(transaction: Transaction) -> Reply:
@@ -243,6 +246,8 @@ async def change_lease(
             pool.resizes.change(transaction, lease, limits, body.force, caller.is_admin)
         elif limits or body.force:
             raise bad_field("body.gpus", "another number of GPUs is a change of its own")
+        elif body.gpus < len(lease.grants) or lease.leaving:
+            pool.shrinking.shrink(transaction, lease, body.gpus)
         else:
             pool.growth.grow(transaction, lease, body.gpus)
         return Reply(views.lease(pool, lease), 200, lease.version)
@@ -254,7 +259,8 @@ async def change_lease(
     resize = lease.resize
     if resize is not None and resize.refused and resize.number == number:
         raise Problem(409, "in-use", resize.refused)
-    status = 200 if resize is None or resize.refused else 202
+    pending = resize is not None and not resize.refused or lease.leaving
+    status = 202 if pending else 200
     return send(views.lease_with_token(pool, lease), lease.version, status)
 
 

@@ -21,7 +21,7 @@ class BusyTimes:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._expected: dict[tuple[str, str], tuple[str, Grant]] = {}
-        self._changed: dict[tuple[str, int], Grant] = {}
+        self._changed: dict[tuple[str, str], Grant] = {}
         #: Ended leases at the last flush; what comes for them after another one is too late.
         self._ended: set[tuple[str, str]] = set()
 
@@ -46,12 +46,13 @@ class BusyTimes:
             self._ledger.works(said.lease, now)
         # Less than before: the node has lost its count and continues from here.
         grant.busy_ms = said.busy_ms
-        self._changed[grant.lease, grant.ordinal] = grant
+        self._changed[grant.lease, grant.gpu] = grant
 
     def flush(self, transaction: Transaction) -> None:
         """Write the sums down; the usage that they went into is written in the same transaction."""
         for grant in self._changed.values():
-            transaction.put(grant)
+            if grant.ordinal >= 0:  # else its lease has given it back, and has no row of it
+                transaction.put(grant)
         self._changed.clear()
         ended = {key for key in self._expected if key[0] not in self._ledger.leases}
         for key in ended & self._ended:

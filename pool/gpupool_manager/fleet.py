@@ -29,6 +29,7 @@ from gpupool_manager.orders import (
     ended_leases,
     ordered_gpus,
     ordered_grants,
+    ordered_leaving,
     ordered_tenants,
 )
 from gpupool_manager.problems import Problem, bad_field, not_found
@@ -356,6 +357,7 @@ class Fleet:
             at=now,
             mode=node.mode,
             grants=ordered_grants(self._ledger, signer, node.name, leases),
+            leaving=ordered_leaving(node.name, leases, now),
             gpus=ordered_gpus(self.gpus_of(node.name), self.sick),
             keys=signer.public_keys(),
             manager_key=self._link_keys().announced,

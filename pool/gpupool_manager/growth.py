@@ -14,7 +14,7 @@ from gpupool_manager.index import kind_of, one_of_a_kind
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger, request_of
 from gpupool_manager.placement_request import PlacementRequest, Slot
-from gpupool_manager.problems import Problem, bad_field
+from gpupool_manager.problems import Problem
 from gpupool_manager.quotas import Use, use_of
 from gpupool_manager.records import Grant, Lease, Resize
 from gpupool_manager.resizes import Resizes
@@ -112,10 +112,6 @@ def _left(request: PlacementRequest, slot: Slot, held: tuple[int, int]) -> bool:
 
 def _home(lease: Lease, more: int) -> str:
     """The host of a lease that may have more GPUs; Problem says why it may not."""
-    if more < 0:
-        raise bad_field(
-            "body.gpus", f"the lease has {len(lease.grants)}, and none is taken from it"
-        )
     if lease.state != LeaseState.ACTIVE:
         raise Problem(
             409, "impossible", "a lease that waits gets no other number of GPUs; ask anew"

@@ -48,8 +48,8 @@ class Signer:
     def issue(self, ledger: Ledger, lease: Lease, now: float) -> str | None:
         """A fresh token for what the lease has; None if it has nothing."""
         nodes: dict[str, list[TokenGrant]] = {}
-        for grant in lease.grants:
-            if not grant.lost and grant.node in ledger.nodes:
+        for grant in lease.staying:
+            if grant.node in ledger.nodes:
                 named = TokenGrant(
                     grant.ordinal, grant.gpu, grant.memory_bytes, grant.share_permille
                 )

@@ -74,6 +74,8 @@ class Ledger:
         self.started = now
         #: Active leases that are to be given back.
         self.ending: dict[str, Lease] = {}
+        #: Active leases some of whose GPUs go back while they go on.
+        self.leaving: dict[str, Lease] = {}
         #: Of what is queued: what may wait for its quota, or borrow.
         self.pending: dict[str, Use] = {}
         self.answers = Answers(loaded.answers)
@@ -91,6 +93,9 @@ class Ledger:
         self.said: dict[str, dict[str, str]] = {}
         #: Nodes whose orders have changed since whoever tells them last took this.
         self.touched: set[str] = {node.name for node in loaded.nodes}
+        self._take(loaded, now)
+
+    def _take(self, loaded: Loaded, now: float) -> None:
         for token in loaded.tokens:
             self.tokens.add(token)
         for node in loaded.nodes:
@@ -112,6 +117,8 @@ class Ledger:
                 at = max(lease.ending.at, now + self.queue.rules.grace)
                 lease.ending = replace(lease.ending, at=at)
             for grant in lease.grants:
+                if grant.leaves is not None:  # so with GPUs that go back
+                    grant.leaves = max(grant.leaves, now + self.queue.rules.grace)
                 self.index.take(grant.gpu, grant.memory_bytes, grant.share_permille)
             self.track(lease)
         else:
@@ -258,6 +265,21 @@ class Ledger:
         self.remind(min(lease.expires or 0.0, lease.time_end - self.queue.rules.grace), lease.id)
         if lease.ending is not None:
             self.ending[lease.id] = lease
+        self.leaves(lease)
+
+    def leaves(self, lease: Lease) -> None:
+        """Other GPUs of an active lease go back, or none."""
+        if lease.leaving:
+            self.leaving[lease.id] = lease
+        else:
+            self.leaving.pop(lease.id, None)
+
+    def settle_on(self, node: str, lease: Lease) -> None:
+        """An active lease has fewer GPUs on a node, or none."""
+        if all(grant.node != node for grant in lease.grants):
+            self.leases_on[node].discard(lease.id)
+            self.unconfirmed.get(node, {}).pop(lease.id, None)
+        self.touch(node)
 
     def untrack(self, lease: Lease, reason: str) -> None:
         del self.leases[lease.id]
@@ -266,6 +288,7 @@ class Ledger:
         self.count_active(lease, use_of(lease), -1)
         self.lent.pop(lease.id, None)
         self.ending.pop(lease.id, None)
+        self.leaving.pop(lease.id, None)
         for node in {grant.node for grant in lease.grants}:
             self.leases_on[node].discard(lease.id)
             self.ended_on[node].append((lease.id, reason))

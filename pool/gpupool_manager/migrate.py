@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "migrations"
 
 #: The schema of this release: the name of the newest step.
-NEWEST = "1.10"
+NEWEST = "1.11"
 
 #: Where Alembic writes down what schema a database has.
 _VERSION = Table(

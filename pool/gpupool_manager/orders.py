@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpupool_common.node_protocol import EndedLease, OrderedGpu, OrderedGrant, OrderedTenant
+from gpupool_common.node_protocol import (
+    EndedLease,
+    LeavingGrant,
+    OrderedGpu,
+    OrderedGrant,
+    OrderedTenant,
+)
 from gpupool_manager.lease_tokens import Signer
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.records import Gpu, Grant, Lease
 from gpupool_manager.resizes import target
+from gpupool_manager.shrinking import is_over
 from gpupool_manager.sick_gpus import SickGpus
 
 
@@ -19,8 +26,25 @@ def ordered_grants(
     return [
         _ordered(ledger, signer, lease, grant)
         for lease in leases
-        for grant in lease.present
+        for grant in lease.staying
         if grant.node == node
+    ]
+
+
+def ordered_leaving(node: str, leases: Iterable[Lease], now: float) -> list[LeavingGrant]:
+    """What of leases that go on goes back on a node."""
+    return [
+        LeavingGrant(
+            lease=lease.id,
+            tenant=lease.tenant,
+            gpu=grant.gpu,
+            number=lease.version,
+            at=grant.leaves or 0.0,
+            over=is_over(grant, now),
+        )
+        for lease in leases
+        for grant in lease.leaving
+        if grant.node == node and not grant.lost
     ]
 
 

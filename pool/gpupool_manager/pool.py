@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpupool_common import logs
 from gpupool_common.clock import SteadyClock
@@ -31,6 +32,7 @@ from gpupool_manager.queue_waits import QueueWaits
 from gpupool_manager.records import Note, Token
 from gpupool_manager.reservations import Reclaims, Reservations
 from gpupool_manager.resizes import Resizes
+from gpupool_manager.shrinking import Shrinking
 from gpupool_manager.signing_keys import KeyRing
 from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
 from gpupool_manager.tenancy import Tenancy
@@ -128,6 +130,7 @@ class Pool:
         self.resizes: Resizes
         self.reservations: Reservations
         self.growth: Growth
+        self.shrinking: Shrinking
         #: What has become of changes of limits since the start.
         self.resize_counts: Counter[str] = Counter()
         #: Set when the database has another manager now; whoever runs the pool must stop.
@@ -215,6 +218,7 @@ class Pool:
         self.resizes = Resizes(self.ledger, self.leases, self.resize_counts)
         self.reservations = Reservations(self.ledger, self.leases, rules.reservation_reclaims)
         self.growth = Growth(self.ledger, self.leases, self.resizes, self.resize_counts)
+        self.shrinking = Shrinking(self.ledger, self.leases, self.resize_counts)
 
     def _set_clock(self, loaded: Loaded) -> None:
         """Time never goes back over a restart: what was signed later counts more than what was
@@ -269,11 +273,10 @@ class Pool:
         self.fleet.keys[node] = {*said.keys, said.manager_key} - {""}
         if self.ledger.applied(node, generation):
             self._pulse()
-        news = self.resizes.news(node, said.changes)
-        if news:
-            await self.commands.do(
-                lambda transaction: self.resizes.hear(transaction, node, news), actor
-            )
+        heard: tuple[Resizes | Shrinking, ...] = (self.resizes, self.shrinking)
+        for each in heard:
+            if news := each.news(node, said.changes):
+                await self.commands.do(partial(each.hear, node=node, changes=news), actor)
 
     def _pulse(self) -> None:
         self._changed.set()
@@ -295,7 +298,7 @@ class Pool:
         """Wait until a lease's servers have made its change, or one refuses, or one is away."""
         try:
             async with asyncio.timeout(self.rules.confirm_seconds):
-                while self.resizes.awaits(name, number):
+                while self.resizes.awaits(name, number) or self.shrinking.awaits(name, number):
                     await self._changed.wait()
         except TimeoutError:
             pass  # it is shown as one that waits
@@ -381,6 +384,8 @@ class Pool:
             await self.commands.do(lambda transaction: self.fleet.lose(transaction))
         if self.resizes.held_up_by_none():
             await self.commands.do(lambda transaction: self.resizes.sweep(transaction))
+        if self.shrinking.any_due(now):
+            await self.commands.do(lambda transaction: self.shrinking.sweep(transaction))
         if self.key_rolls.due(now):
             await self.commands.do(lambda transaction: self.key_rolls.advance(transaction))
         if self.leases.any_due(now) or self._reloaded:

@@ -102,7 +102,7 @@ class PoolCollector(Collector):
         yield GaugeMetricFamily(
             f"{PREFIX}_leases_resizing",
             "Leases whose servers have not all made a change of limits",
-            value=sum(1 for _ in self._pool.resizes.open),
+            value=sum(1 for _ in self._pool.resizes.open) + len(self._pool.ledger.leaving),
         )
         yield GaugeMetricFamily(
             f"{PREFIX}_leases_ending",

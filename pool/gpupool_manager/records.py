@@ -137,6 +137,8 @@ class Grant:
     lost: bool = False
     #: How long its sessions have kept the GPU busy, as its node has counted.
     busy_ms: int = 0
+    #: When it goes back while the lease goes on; None: it stays.
+    leaves: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,16 @@ class Lease:
     def present(self) -> list[Grant]:
         """Its grants on GPUs that are there."""
         return [grant for grant in self.grants if not grant.lost]
+
+    @property
+    def leaving(self) -> list[Grant]:
+        """Its grants that go back while it goes on."""
+        return [grant for grant in self.grants if grant.leaves is not None]
+
+    @property
+    def staying(self) -> list[Grant]:
+        """Its grants that programs which begin now have."""
+        return [grant for grant in self.present if grant.leaves is None]
 
     @property
     def change(self) -> Resize | None:

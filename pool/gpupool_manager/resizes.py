@@ -128,6 +128,10 @@ class Resizes:
         force: bool,
         with_numbers: bool,
     ) -> None:
+        if lease.leaving:
+            raise Problem(
+                409, "in-use", "GPUs of it are just going back; its limits can change afterwards"
+            )
         target = replace(lease.request, memory_bytes=after.memory_bytes)
         sizes: dict[str, Size] = {}
         more = Use()

@@ -22,6 +22,7 @@ from gpupool_common.quantities import MOST_SESSIONS, Memory, Share, TotalCompute
 from gpupool_manager.placement_request import Hosts, Policy
 from gpupool_manager.records import Beyond, Scope
 from gpupool_manager.schemas_ending import EndingOut, IdleOut, IdlePolicyIn
+from gpupool_manager.schemas_grants import GrantOut, ServerOut
 from gpupool_manager.schemas_reading import ReadingOut
 from gpupool_manager.schemas_resize import ResizeOut
 
@@ -343,7 +344,9 @@ class LeaseChange(In):
     """What is left out stays."""
 
     gpus: Annotated[Whole, Field(ge=1, le=64)] | None = Field(
-        None, description="more of its host's, and nothing else at once: for programs to come"
+        None,
+        description="how many it is to have, and nothing else at once: more of its host's, or"
+        " fewer, without the last ones; programs to come have them",
     )
     memory_bytes: Memory | None = Field(None, description="of each GPU")
     share_permille: Share | None = Field(None, description="thousandths of each GPU's compute")
@@ -353,26 +356,6 @@ class LeaseChange(In):
         False,
         description="true: less memory than is in use holds for what is new; false: it is refused",
     )
-
-
-class GrantOut(BaseModel):
-    ordinal: int
-    gpu: str
-    node: str
-    address: str | None
-    memory_bytes: int
-    share_permille: int
-    lost: bool
-    aside: str | None = Field(description="why nothing new is placed on this GPU; null: it is well")
-    draining: bool = Field(description="its node opens no sessions: save, end, and start again")
-    busy_seconds: float = Field(description="how long its sessions have kept the GPU busy")
-
-
-class ServerOut(BaseModel):
-    node: str
-    address: str
-    key: str | None = Field(description="the CURVE key of its front end; null: in clear")
-    devices: list[int] = Field(description="the ordinals of the lease that are there")
 
 
 class PlacementRequestOut(PlacementRequestIn):

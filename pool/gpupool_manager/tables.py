@@ -238,6 +238,7 @@ grants = Table(
     Column("share_permille", Integer, nullable=False),
     Column("lost", Boolean, nullable=False),
     Column("busy_ms", BigInteger, nullable=False),
+    Column("leaves", Double),
 )
 
 usage = Table(

@@ -15,13 +15,11 @@ from gpupool_manager.resizes import lacking
 from gpupool_manager.scheduler import Verdict
 from gpupool_manager.schemas import (
     GpuOut,
-    GrantOut,
     LeaseOut,
     NodeOut,
     PlacementRequestOut,
     QueueOut,
     QuotaOut,
-    ServerOut,
     TenantOut,
     TokenOut,
     UseOut,
@@ -30,6 +28,7 @@ from gpupool_manager.schemas import (
     when,
 )
 from gpupool_manager.schemas_ending import EndingOut, IdleOut
+from gpupool_manager.schemas_grants import GrantOut, ServerOut
 from gpupool_manager.schemas_keys import KeyOut, LinkKeyOut
 from gpupool_manager.schemas_reading import ReadingOut
 from gpupool_manager.schemas_resize import LimitsOut, ResizeOut
@@ -186,6 +185,7 @@ def lease(pool: Pool, record: Lease) -> LeaseOut:
                 share_permille=grant.share_permille,
                 lost=grant.lost,
                 aside=_aside(ledger, grant.gpu),
+                leaves=maybe_when(grant.leaves) if record.state == LeaseState.ACTIVE else None,
                 draining=_is_draining(ledger, grant.node),
                 busy_seconds=grant.busy_ms / 1000,
             )
@@ -246,9 +246,9 @@ def _resize(ledger: Ledger, record: Lease) -> ResizeOut | None:
 def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:
     """Where a lease's clients go. Grants on one node are neighbours: see the scheduler."""
     found: dict[str, ServerOut] = {}
-    for grant in record.grants if record.state == LeaseState.ACTIVE else ():
+    for grant in record.staying if record.state == LeaseState.ACTIVE else ():
         node = ledger.nodes.get(grant.node)
-        if node is None or grant.lost:
+        if node is None:
             continue
         server = found.setdefault(
             node.name,

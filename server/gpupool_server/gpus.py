@@ -91,6 +91,8 @@ class Gpus:
         self.tenants = tenants
         #: What leases have by the newest orders of the pool's manager: by lease and GPU.
         self.ordered: Mapping[tuple[str, int], Promise] = {}
+        #: What leases that go on give back by them, alike.
+        self.leaving: frozenset[tuple[str, int]] = frozenset()
         self.enforced = open_board is not None
         self._has_gangs = settings.gangs
         self._log = logs.get("gpus")
@@ -263,6 +265,18 @@ class Gpus:
                 gpu.share_slices()
                 gpu.write_grants(group.tenant)
                 gpu.save()
+
+    def withdraw(self, name: str, gpu: Gpu) -> None:
+        """A group that goes on has no session on a GPU, and is to have none."""
+        group = self._groups.get(name)
+        if group is not None:
+            self._retract(group, [gpu])
+            self._note_gang(group)
+
+    def has_given(self, lease: str, index: int) -> bool:
+        """Whether a lease that is here does not have a GPU by the newest orders."""
+        here = any(name == lease for name, _ in self.ordered)
+        return (lease, index) in self.leaving or here and (lease, index) not in self.ordered
 
     def seats(self, allocation: Allocation) -> list[Seat]:
         """Seats for the worker of a session, in its devices' order; BoardError."""

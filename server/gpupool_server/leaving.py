@@ -1,4 +1,4 @@
-"""Leases that have ended and whose sessions still have memory of a GPU: who comes next waits."""
+"""Leases that have ended or have fewer GPUs now: who comes for what they had waits a moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpupool_server.tenants import Tenant
 def check(
     tenant: Tenant, devices: Sequence[int], gpus: Gpus, sessions: Collection[Session]
 ) -> None:
-    """Refusal if what a lease has was another's, who is just giving it back.
+    """Refusal if what a lease has was another's, who is just giving it back, or is its own no more.
 
     The manager gives a GPU away when its lease ends; the sessions there need a moment more. That
     the server is busy is no error for a client: it asks again.
@@ -24,6 +24,10 @@ def check(
         return
     own = board_name(tenant.name, lease.lease)
     for index in devices:
+        if gpus.has_given(lease.lease, index):
+            raise Refusal(
+                "busy", f"the lease '{lease.lease}' has just given GPU {index} back; try again"
+            )
         gpu, promise = gpus.get(index), lease.promises.get(index)
         if gpu is None or promise is None:
             continue

@@ -59,6 +59,13 @@ class BusyCounts:
         if more:
             self.totals[key] = self.totals.get(key, 0) + more
 
+    def keep(self, grants: Collection[Key], leases: Collection[str]) -> None:
+        """These are what leases have: who gets a GPU again that it gave back starts at nothing."""
+        for key in [key for key in self.totals if key[0] in leases and key not in grants]:
+            if self.totals[key] // NS_PER_MS == self._told.get(key, 0):
+                del self.totals[key]
+                self._told.pop(key, None)
+
     def told(self, busy: Collection[BusyTime], leases: Collection[str]) -> None:
         """The manager has this now; what is of none of these leases is not needed any more."""
         for each in busy:

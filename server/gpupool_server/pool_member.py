@@ -35,6 +35,7 @@ from gpupool_server.gpus import Gpus
 from gpupool_server.health import GpuHealth
 from gpupool_server.pool_busy import BusyCounts
 from gpupool_server.pool_resize import Ordered, PoolResize
+from gpupool_server.pool_shrink import Leaving
 from gpupool_server.pool_state import PoolState
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.sharing import name_allowed
@@ -85,7 +86,7 @@ class PoolMember:
         self._ahead = self._state.ahead
         self._busy = BusyCounts(gpus, self._state.busy)
         self._resize = PoolResize(gpus, supervisor)
-        self._resize.know(self._ordered())
+        self._resize.know(self._ordered(), self._leaving())
         self._expect_busy()
         self._take_budgets()
         self._keys = _verify_keys(self._state.orders)
@@ -152,6 +153,7 @@ class PoolMember:
             return
         running = {meta.lease for meta in self._supervisor.of_leases() if meta.lease is not None}
         self._busy.told(beat.busy, self._state.leases | running)
+        self._expect_busy()
         self._state.busy = self._busy.totals
         self._state.save(self._folder)
 
@@ -200,7 +202,7 @@ class PoolMember:
             self._set_gpu(each)
         self._expect_busy()
         self._end_ended()
-        self._resize.follow(self._ordered())
+        self._resize.follow(self._ordered(), self._leaving())
 
     def _ordered(self) -> list[Ordered]:
         orders = self._state.orders
@@ -208,6 +210,14 @@ class PoolMember:
             (grant, gpu, _promise(grant, gpu, grant.priority, grant.ceiling_permille))
             for grant in (orders.grants if orders is not None else ())
             if (gpu := self._gpu_of(grant.gpu)) is not None
+        ]
+
+    def _leaving(self) -> list[Leaving]:
+        orders = self._state.orders
+        return [
+            (each, gpu)
+            for each in (orders.leaving if orders is not None else ())
+            if (gpu := self._gpu_of(each.gpu)) is not None
         ]
 
     def _take_budgets(self) -> None:
@@ -223,6 +233,7 @@ class PoolMember:
         orders = self._state.orders
         if orders is not None:
             self._busy.expect({grant.lease: grant.tenant for grant in orders.grants})
+            self._busy.keep(self._state.held, self._state.leases)
 
     def _set_gpu(self, wanted: OrderedGpu) -> None:
         gpu = self._gpu_of(wanted.uuid)
@@ -362,6 +373,10 @@ class PoolMember:
         ordered = self._state.grants(token.lease)
         orders = self._state.orders
         if not ordered and orders is not None and orders.at >= token.issued:
+            if token.lease in self._state.leases:
+                raise Refusal(
+                    "bad-token", f"the lease '{token.lease}' has given its GPUs here back"
+                )
             raise Refusal("bad-token", _farewell(token.lease, orders))
         grants: Sequence[TokenGrant] = [
             TokenGrant(each.ordinal, each.gpu, each.memory_bytes, each.share_permille)

@@ -1,4 +1,4 @@
-"""Leases that get other limits while their programs run, as the pool's manager orders.
+"""Leases that change while their programs run, as the pool's manager orders.
 
 The manager numbers each change of a lease and says it in its orders until every server has
 answered. What was answered is said again with every heartbeat, so nothing depends on one message.
@@ -17,6 +17,7 @@ from gpupool_server.changes import InUse
 from gpupool_server.claims import Refusal
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus, board_name
+from gpupool_server.pool_shrink import Leaving, PoolShrink
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.tenants import Promise
 
@@ -34,23 +35,25 @@ class PoolResize:
         self._gpus = gpus
         self._supervisor = supervisor
         self._ordered: list[Ordered] = []
+        self._shrink = PoolShrink(gpus, supervisor)
         self._retrying: asyncio.Task[None] | None = None
         #: What has come of the changes that are in the orders.
         self.said: list[GrantChange] = []
         self._log = logs.get("pool")
 
-    def follow(self, ordered: Sequence[Ordered]) -> None:
+    def follow(self, ordered: Sequence[Ordered], leaving: Sequence[Leaving]) -> None:
         """These are the orders now: do what they change."""
-        self.know(ordered)
+        self.know(ordered, leaving)
         self._try()
         if self._waits and self._retrying is None:
             self._retrying = asyncio.create_task(self._retry())
 
-    def know(self, ordered: Sequence[Ordered]) -> None:
+    def know(self, ordered: Sequence[Ordered], leaving: Sequence[Leaving]) -> None:
         """These are the orders: a session that is let in before and begins later is held to them,
         too."""
         self._ordered = [each for each in ordered if each[0].number]
         self._gpus.ordered = {(grant.lease, gpu.index): promise for grant, gpu, promise in ordered}
+        self._shrink.know(leaving)
 
     @property
     def _waits(self) -> bool:
@@ -68,6 +71,7 @@ class PoolResize:
     def _try(self) -> None:
         changed: set[str] = set()
         self.said = [self._change(*each, changed.add) for each in self._ordered]
+        self.said += self._shrink.look()
         for lease in sorted(changed):
             self._tell(lease)
 

@@ -40,8 +40,16 @@ class PoolState:
         return sorted((g for g in grants if g.lease == lease), key=lambda grant: grant.ordinal)
 
     @property
+    def held(self) -> set[tuple[str, str]]:
+        """By lease and UUID: the GPUs that leases have here, and those that they give back."""
+        if self.orders is None:
+            return set()
+        given = {(each.lease, each.gpu) for each in self.orders.leaving}
+        return given | {(each.lease, each.gpu) for each in self.orders.grants}
+
+    @property
     def leases(self) -> set[str]:
-        return {grant.lease for grant in self.orders.grants} if self.orders is not None else set()
+        return {lease for lease, _ in self.held}
 
     def save(self, folder: Path) -> None:
         """Write it down, whole or not at all; a disk that is full does not stop the server."""

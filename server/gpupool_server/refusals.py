@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 
@@ -9,6 +10,15 @@ from gpupool_server.claims import Refusal
 
 #: Of so many tenants it is known; the longest ago is forgotten.
 MOST_TENANTS = 4096
+
+
+def no_descriptors(sessions: int) -> str:
+    """What is said when there are none for another session."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"the server has no file descriptors left for another session (limit {limit}, {sessions}"
+        " sessions); raise its limit (ulimit -n, LimitNOFILE=) or wait for sessions to end"
+    )
 
 
 class TooManySessions(Refusal):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import signal
 import time
 from collections import Counter
@@ -28,7 +27,7 @@ from gpupool_server.launcher import Launcher
 from gpupool_server.liars import Liars
 from gpupool_server.pending import Pending
 from gpupool_server.process import Process
-from gpupool_server.refusals import Refusals, TooManySessions
+from gpupool_server.refusals import Refusals, TooManySessions, no_descriptors
 from gpupool_server.rundir import Meta, RunDir, SessionDir
 from gpupool_server.session import Opened, Session, log_fields
 from gpupool_server.session_request import SessionRequest
@@ -66,14 +65,6 @@ GONE_SECONDS = 2.0
 
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
-
-
-def _no_descriptors(sessions: int) -> str:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f"the server has no file descriptors left for another session (limit {limit}, {sessions}"
-        " sessions); raise its limit (ulimit -n, LimitNOFILE=) or wait for sessions to end"
-    )
 
 
 class SessionSupervisor:
@@ -188,7 +179,7 @@ class SessionSupervisor:
             self._log.error("a worker did not start", reason=why, client_pid=request.pid)
             self.health.failed(why)
             if error.errno in worker.NO_DESCRIPTORS:
-                raise Refusal("full", _no_descriptors(len(self))) from None
+                raise Refusal("full", no_descriptors(len(self))) from None
             raise Refusal(
                 "no-worker", f"no worker could be started: {why}; see the server's log"
             ) from None
@@ -333,7 +324,7 @@ class SessionSupervisor:
                 self.end_liar(index, member.pid, member.tenant, "page", member.fault)
             for gpu in self._gpus:
                 if gpu.ruined:
-                    self._end_on(gpu.index)
+                    self.end_on(gpu.index, RUINED.format(gpu.index))
                     gpu.forgive()
 
     def end_liar(self, index: int, pid: int, tenant: str, cause: Cause, reason: str) -> None:
@@ -424,14 +415,21 @@ class SessionSupervisor:
         """The sessions that are of leases of the pool."""
         return [s.meta for s in self._sessions.values() if s.meta.lease is not None]
 
+    def users(self, lease: str, index: int) -> int:
+        """How many sessions of a lease have a GPU, or are just being opened on it."""
+        chosen = [(s.meta.lease, s.meta.devices) for s in self._sessions.values()]
+        chosen += [each[1:] for each in self._opening]
+        return sum(name == lease and index in devices for name, devices in chosen)
+
     # Ending --------------------------------------------------------------------
+
+    def end_on(self, index: int, reason: str, lease: str | None = None) -> None:
+        """Tell the sessions to end that have a GPU; those of a lease, or all."""
+        self._end_all(lambda m: index in m.devices and lease in (None, m.lease), reason)
 
     def end_lease(self, lease: str, reason: str) -> int:
         """Tell all sessions of a lease to end; returns how many there are."""
         return self._end_all(lambda meta: meta.lease == lease, reason)
-
-    def _end_on(self, index: int) -> None:
-        self._end_all(lambda meta: index in meta.devices, RUINED.format(index))
 
     def _end_all(self, chosen: Callable[[Meta], bool], reason: str) -> int:
         found = [s for s in self._sessions.values() if chosen(s.meta) and not s.ending]
@@ -468,7 +466,7 @@ class SessionSupervisor:
 
     def say(self, chosen: Callable[[Meta], bool], text: str) -> None:
         """Send the users of some sessions a message, as far as they can be reached."""
-        for session in filter(lambda session: chosen(session.meta), self._sessions.values()):
+        for session in (s for s in self._sessions.values() if chosen(s.meta)):
             self._begin(self._tell(session, lambda control: control.say(text)))
 
     async def _tell(self, session: Session, tell: Callable[[Control], Awaitable[None]]) -> None:

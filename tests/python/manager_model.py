@@ -11,6 +11,9 @@ from gpupool_manager.records import Lease
 COUNTED = ("gpus", "memory_bytes", "compute_permille", "sessions")
 
 
+#: How long programs have to leave a GPU that goes back.
+GRACE = 60.0
+
 #: Memory of each GPU (None: all of it) and share.
 Limits = tuple[int | None, int]
 
@@ -48,6 +51,8 @@ class ModelLease:
     before: Limits = (None, 1000)
     made: set[str] | None = None
     undone: bool = False
+    #: When those of its GPUs go back that do while it goes on.
+    leaves: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
@@ -264,6 +269,60 @@ class Model:
         ]
         lease.made = None
 
+    # GPUs that come and go ---------------------------------------------------------------
+
+    def node_of(self, uuid: str) -> str:
+        """Where a GPU is; empty: it is gone."""
+        return next((name for name, node in self.nodes.items() if uuid in node.gpus), "")
+
+    def going(self, lease: ModelLease, gpus: int, now: float) -> set[str] | None:
+        """Which go if so many are to stay; None: that may not be."""
+        uuids = [gpu for gpu, _, _ in lease.grants]
+        if lease.state != "active" or lease.made is not None or gpus > len(uuids):
+            return None
+        lost = [gpu for gpu in uuids if gpu in lease.lost]
+        last = [gpu for gpu in reversed(uuids) if gpu not in lease.lost]
+        going = set([*lost[::-1], *last][: len(uuids) - gpus])
+        if any(at <= now and gpu not in going for gpu, at in lease.leaves.items()):
+            return None
+        there = {gpu for gpu in uuids if gpu not in lease.lost}
+        nodes = {self.node_of(gpu) for gpu in there}
+        return None if nodes - {self.node_of(gpu) for gpu in there - going} else going
+
+    def shrink(self, lease: ModelLease, going: set[str], now: float) -> None:
+        """They are told; what is gone anyhow counts no more."""
+        lease.leaves = {gpu: lease.leaves.get(gpu, now + GRACE) for gpu in going}
+        self.forget_lost(lease)
+
+    def forget_lost(self, lease: ModelLease) -> None:
+        for gpu in lease.leaves.keys() & lease.lost:
+            self.give(lease, gpu)
+
+    def give(self, lease: ModelLease, uuid: str) -> None:
+        """Its server says that nothing has it any more: only now it counts no more."""
+        del lease.leaves[uuid]
+        lease.lost.discard(uuid)
+        lease.grants = [grant for grant in lease.grants if grant[0] != uuid]
+        if lease.lost == {gpu for gpu, _, _ in lease.grants}:
+            lease.state = "lost"
+
+    def grow(self, lease: ModelLease, grants: list[tuple[str, int, int]]) -> None:
+        """It was given more; what may not be is an error."""
+        (node,) = {self.node_of(gpu) for gpu, _, _ in lease.grants}
+        assert self.nodes[node].is_open
+        new = grants[len(lease.grants) :]
+        assert grants[: len(lease.grants)] == lease.grants and new and not lease.lost
+        for gpu, size, share in new:
+            there = self.on_gpu(gpu)
+            assert gpu not in {mine for mine, _, _ in lease.grants}
+            assert self.node_of(gpu) == node and len(there) < self.nodes[node].max_inst[gpu]
+            assert (size, share) == (lease.target[0] or self.total(gpu), lease.target[1])
+            assert lease.target[0] is not None or not there
+        lease.grants, lease.made, lease.undone, lease.before = grants, set(), False, lease.target
+        used = self.use("active", lease.tenant)
+        for name, limit in self.quotas[lease.tenant].items():
+            assert limit is None or name == "sessions" or used[name] <= limit, name
+
     # Time -------------------------------------------------------------------------------
 
     def gpu_gone(self, uuid: str) -> None:
@@ -286,6 +345,7 @@ class Model:
                 lease.state = "expired"
             elif lease.state == "active":
                 self.settle(lease)
+                self.forget_lost(lease)
 
     def restart(self, now: float) -> None:
         """Renewals and heartbeats were not written down: everybody gets a whole period again."""
@@ -294,3 +354,4 @@ class Model:
         for lease in self.live("active"):
             lease.expires = max(lease.expires, now + lease.ttl)
             lease.made = None if lease.made is None else set()  # servers say it again
+            lease.leaves = {gpu: max(at, now + GRACE) for gpu, at in lease.leaves.items()}

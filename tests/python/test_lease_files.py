@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -235,6 +236,38 @@ def test_a_token_is_this_users_alone() -> None:
 )
 def test_what_says_nothing_of_a_drain_is_no_notice(lease: dict[str, object]) -> None:
     assert notice_of(lease) is None
+
+
+def test_a_program_is_told_which_of_its_gpus_go(capsys: pytest.CaptureFixture[str]) -> None:
+    """While the lease goes on; and again when others go."""
+    first, second = "2027-01-15T08:01:00Z", "2027-01-15T08:02:00Z"
+    with LeaseFiles() as files:
+        renewer = Renewer(Where("http://127.0.0.1:1", "t"), {"id": "lease-1"}, files)
+        for times in (
+            (None, None, first),
+            (None, None, first),
+            (None, second, first),
+            (None, None, None),
+        ):
+            grants = [
+                {"ordinal": number, "node": "one", "leaves": at} for number, at in enumerate(times)
+            ]
+            renewer.renewed({"id": "lease-1", "grants": grants})
+            if times == (None, second, first):
+                assert json.loads(files.notice.read_text()) == {
+                    "reason": "shrinking",
+                    "at": first,
+                    "lease": "lease-1",
+                    "nodes": ["one"],
+                    "devices": [1, 2],
+                }
+        assert not files.notice.exists()
+    what = "back at 2027-01-15T08:01:00Z, and goes on with the others: save, end, and start again"
+    assert capsys.readouterr().err.splitlines() == [
+        f"gpupool: the lease gives device 2 {what} on those",
+        f"gpupool: the lease gives device 1, 2 {what} on those",
+        "gpupool: the lease lease-1: none of its GPUs is to go any more",
+    ]
 
 
 def test_programs_hear_in_time_however_long_a_lease_lasts() -> None:

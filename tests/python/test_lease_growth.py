@@ -127,7 +127,6 @@ async def test_when_it_is_refused(world: World) -> None:
     await grow(world, lease, 2)
     assert "another change" in await no(world, lease, 3, "in-use")
     await settle(world, lease)
-    assert "none is taken" in await no(world, lease, 1, "bad-request")
     await world.end(lease)
     await world.join("n2", 1)
     spread = await world.ask("red", gpus=2, hosts="spread")

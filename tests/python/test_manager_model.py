@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -13,23 +12,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from sqlalchemy import select
 
 from gpupool_common.node_protocol import GrantChange, Heartbeat
 from gpupool_common.quantities import MEBIBYTE as MIB
-from gpupool_manager import tables
-from gpupool_manager.ledger import Ledger
 from gpupool_manager.problems import Problem
-from gpupool_manager.quotas import Use
-from gpupool_manager.records import Lease
 from gpupool_manager.store import StoreError
 from gpupool_manager.transaction import Transaction
+from manager_checks import TENANTS, Checks
 from manager_databases import Postgres
 from manager_model import COUNTED, Model, ModelLease, ModelNode
 from manager_world import WANT, World, gpu
 
 T = TypeVar("T")
-TENANTS = ("a", "b")
 NODES = ("n1", "n2", "n3")
 SIZES = (6000 * MIB, 10_000 * MIB)
 LOST_AFTER, PATIENCE = 40.0, 100.0
@@ -52,7 +46,7 @@ CHANGES = st.tuples(
 )
 
 
-class Pools(RuleBasedStateMachine):
+class Pools(Checks, RuleBasedStateMachine):
     """One pool and its model."""
 
     #: Makes the address of an empty database.
@@ -64,9 +58,6 @@ class Pools(RuleBasedStateMachine):
         self.model = Model(LOST_AFTER, PATIENCE)
         self.names = itertools.count()
         self.run(self._open())
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     async def _open(self) -> None:
         url = await type(self).new_url()
@@ -81,10 +72,6 @@ class Pools(RuleBasedStateMachine):
         self.run(self.world.close())
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
-
-    @property
-    def now(self) -> float:
-        return self.world.clock.now
 
     # Nodes -----------------------------------------------------------------------------
 
@@ -264,15 +251,13 @@ class Pools(RuleBasedStateMachine):
     def _resize(self, known: ModelLease, size: tuple[int, int], refusals: Sequence[bool]) -> None:
         model = self.model
         memory, share = size[0] * MIB, size[1]
+        if known.leaves and known.target != size_of(size):
+            assert self._try_limits(known, memory, share) == 409
+            self.check()
+            return
         over, room = model.exceeds(known, memory, share), model.has_room(known, memory, share)
         late, waits = model.someone_is_late(self.now), known.state == "queued"
-        limits = {"memory_bytes": memory, "share_permille": share}
-        pool = self.world.pool
-        status = self.do(
-            lambda transaction: pool.resizes.change(
-                transaction, pool.ledger.leases[known.id], limits
-            )
-        )
+        status = self._try_limits(known, memory, share)
         assert (status == 403) == over
         if status is None:
             assert room
@@ -282,6 +267,48 @@ class Pools(RuleBasedStateMachine):
         self.check()
         for refuses in refusals:
             self._answer(known, refuses)
+
+    def _try_limits(self, known: ModelLease, memory: int, share: int) -> int | None:
+        pool, limits = self.world.pool, {"memory_bytes": memory, "share_permille": share}
+        return self.do(
+            lambda transaction: pool.resizes.change(
+                transaction, pool.ledger.leases[known.id], limits
+            )
+        )
+
+    @precondition(lambda self: self.model.live("active"))
+    @rule(data=st.data(), gpus=st.integers(1, 4), answers=st.integers(0, 3))
+    def change_number(self, data: st.DataObject, gpus: int, answers: int) -> None:
+        """Another number of GPUs, and what servers say of those that go."""
+        known = data.draw(st.sampled_from(self.model.live("active")))
+        pool, model = self.world.pool, self.model
+        lease = pool.ledger.leases[known.id]
+        if gpus < len(known.grants) or known.leaves:
+            going = model.going(known, gpus, self.now)
+            status = self.do(lambda transaction: pool.shrinking.shrink(transaction, lease, gpus))
+            assert status == (409 if going is None else None)
+            if going is not None:
+                model.shrink(known, going, self.now)
+        elif gpus > len(known.grants) or known.made is None:
+            status = self.do(lambda transaction: pool.growth.grow(transaction, lease, gpus))
+            if status is None and gpus > len(known.grants):
+                grants = [(g.gpu, g.memory_bytes, g.share_permille) for g in lease.grants]
+                model.grow(known, grants)
+        self.check()
+        for _ in range(answers):
+            self._leave(known)
+
+    def _leave(self, known: ModelLease) -> None:
+        """Nothing has the last GPU that goes any more, says its server."""
+        pool = self.world.pool
+        lease = pool.ledger.leases.get(known.id)
+        if lease is None or not lease.leaving:
+            return
+        grant = lease.leaving[-1]
+        said = GrantChange(lease=lease.id, gpu=grant.gpu, number=lease.version)
+        self.do(lambda transaction: pool.shrinking.hear(transaction, grant.node, [said]))
+        self.model.give(known, grant.gpu)
+        self.check()
 
     def _answer(self, known: ModelLease, refuses: bool) -> None:
         """The first server that has not made a change of a lease does, or refuses."""
@@ -362,91 +389,9 @@ class Pools(RuleBasedStateMachine):
             return problem.status
         return None
 
-    # What always holds -----------------------------------------------------------------
 
-    def check(self) -> None:
-        ledger = self.world.pool.ledger
-        for lease in sorted(ledger.leases.values(), key=lambda lease: lease.granted or 0):
-            known = self.model.leases[lease.id]
-            if lease.state == "active" and known.state == "queued":
-                self.model.take(lease)
-        self._check_leases(ledger)
-        self._check_gpus(ledger)
-        self._check_uses(ledger)
-        self._check_queue(ledger)
-        self.run(self._check_database(ledger))
-
-    def _check_leases(self, ledger: Ledger) -> None:
-        live = {name for name, lease in self.model.leases.items() if lease.is_live}
-        assert set(ledger.leases) == live
-        for lease in ledger.leases.values():
-            known = self.model.leases[lease.id]
-            assert lease.state == known.state
-            grants = [
-                (grant.gpu, grant.memory_bytes, grant.share_permille) for grant in lease.grants
-            ]
-            assert grants == known.grants
-            assert {grant.gpu for grant in lease.grants if grant.lost} == known.lost
-            assert known.state == "queued" or lease.expires == known.expires
-        on = {
-            name: {
-                lease.id
-                for lease in ledger.leases.values()
-                if name in {grant.node for grant in lease.grants}
-            }
-            for name in ledger.nodes
-        }
-        assert ledger.leases_on == on
-
-    def _check_gpus(self, ledger: Ledger) -> None:
-        for name, node in self.model.nodes.items():
-            for uuid, size in node.gpus.items():
-                there = self.model.on_gpu(uuid)
-                slot = ledger.index.slots[uuid]
-                used = (sum(mib for mib, _ in there), sum(share for _, share in there))
-                assert (slot.used_bytes, slot.used_permille, slot.holders) == (*used, len(there))
-                assert used[0] <= slot.total_bytes == size and used[1] <= 1000
-                assert len(there) <= slot.most == node.max_inst[uuid]
-                assert (slot.closed is None) == node.is_open
-                assert slot.node == name
-
-    def _check_uses(self, ledger: Ledger) -> None:
-        for state, uses in (("active", ledger.active), ("queued", ledger.queued)):
-            for tenant in TENANTS:
-                use = dataclasses.asdict(uses.get(tenant, Use()))
-                assert use == self.model.use(state, tenant), (state, tenant)
-
-    def _check_queue(self, ledger: Ledger) -> None:
-        """In order; and none waits who could go, unless somebody has waited too long."""
-        order = [waiting.lease.id for waiting in ledger.queue]
-        assert order == sorted(lease.id for lease in self.model.live("queued"))
-        for lease in self.model.live("queued"):
-            if not self.model.someone_is_late(self.now) and lease.tenant not in self.model.disabled:
-                over = self.model.over_quota(lease.tenant, lease.want, False)
-                assert over or not self.model.fits(lease.tenant, lease.want), lease
-            assert ledger.queue.get(lease.id) is not None
-
-    async def _check_database(self, ledger: Ledger) -> None:
-        """What is in it is what is in memory."""
-        loaded = await self.world.pool.store.load()
-        assert {x.id: timeless(x) for x in loaded.leases} == {
-            name: timeless(lease) for name, lease in ledger.leases.items()
-        }
-        assert {x.name: x for x in loaded.tenants} == ledger.tenants
-        assert {x.tenant: x for x in loaded.quotas} == ledger.quotas
-        assert {x.id: x for x in loaded.tokens} == ledger.tokens.by_id
-        assert {x.uuid: x for x in loaded.gpus} == ledger.gpus
-        assert {x.name: dataclasses.replace(x, last_seen=0) for x in loaded.nodes} == {
-            name: dataclasses.replace(node, last_seen=0) for name, node in ledger.nodes.items()
-        }
-        columns = select(tables.leases.c.id, tables.leases.c.state)
-        states = {row.id: row.state for row in await self.world.pool.store.fetch(columns)}
-        assert states == {name: lease.state for name, lease in self.model.leases.items()}
-
-
-def timeless(lease: Lease) -> Lease:
-    """Without what is not written down at each renewal."""
-    return dataclasses.replace(lease, expires=None)
+def size_of(size: tuple[int, int]) -> tuple[int, int]:
+    return size[0] * MIB, size[1]
 
 
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 20), ("postgresql", 5)])

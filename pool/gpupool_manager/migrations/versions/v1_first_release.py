@@ -7,7 +7,7 @@ from alembic import op
 
 # Until that release its tables change in place, and each time get another name here: a database
 # of a checkout before is then refused, and not found to lack a column later.
-revision = "1.10"
+revision = "1.11"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -164,6 +164,7 @@ def upgrade() -> None:
         sa.Column("share_permille", sa.Integer(), nullable=False),
         sa.Column("lost", sa.Boolean(), nullable=False),
         sa.Column("busy_ms", sa.BigInteger(), nullable=False),
+        sa.Column("leaves", sa.Double(), nullable=True),
         sa.ForeignKeyConstraint(["lease"], ["leases.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("lease", "ordinal"),
     )
