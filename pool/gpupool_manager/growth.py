@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from gpupool_common.lease import LeaseState
+from gpupool_common.models import is_instance
 from gpupool_manager.index import kind_of, one_of_a_kind
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger, request_of
@@ -39,9 +40,11 @@ class Growth:
         more = gpus - len(lease.grants)
         if lease.state == LeaseState.ACTIVE and more == 0:
             return
+        self._leases.check_named(lease.request)
         node = _home(lease, more)
-        request = replace(request_of(lease, self._ledger.quotas[lease.tenant]), gpus=more)
-        slots = self._choose(lease, request, node, transaction.now)
+        # As a request for all of them: instances (MIG) go alone.
+        request = replace(request_of(lease, self._ledger.quotas[lease.tenant]), gpus=gpus)
+        slots = self._choose(lease, request, node, more, transaction.now)
         self._check(transaction, lease, request, slots)
         self._grant(transaction, lease, slots)
         self._resizes.begin(transaction, lease, lease.limits)
@@ -51,10 +54,14 @@ class Growth:
         self._resizes.settle(transaction, lease)
         self._counts["asked"] += 1
 
-    def _choose(self, lease: Lease, request: PlacementRequest, node: str, now: float) -> list[Slot]:
+    def _choose(
+        self, lease: Lease, request: PlacementRequest, node: str, more: int, now: float
+    ) -> list[Slot]:
         """Of its host, those that it has not (NCCL takes none twice) and that nobody has reserved
         for a time in which it may still be there."""
         index = self._ledger.index
+        if is_instance(index.slots[lease.grants[0].gpu].model):
+            raise Problem(409, "impossible", "of instances (MIG) a program has one alone")
         held = self._leases.calendar.held(now, lease.latest_end)
         own = {grant.gpu for grant in lease.grants}
         fit = [
@@ -65,15 +72,15 @@ class Growth:
             and judge(request, slot) is None
             and _left(request, slot, held.get(slot.uuid, (0, 0)))
         ]
-        if len(fit) < request.gpus:
+        if len(fit) < more:
             raise Problem(
                 409,
                 "full",
-                f"{request.gpus} more GPUs asked, and its host '{node}' has {len(fit)} others with"
+                f"{more} more GPUs asked, and its host '{node}' has {len(fit)} others with"
                 " room for it",
             )
         fit.sort(key=lambda slot: cost(index, request, slot))
-        return fit[: request.gpus]
+        return fit[:more]
 
     def _check(
         self, transaction: Transaction, lease: Lease, request: PlacementRequest, slots: list[Slot]
@@ -120,10 +127,12 @@ def _home(lease: Lease, more: int) -> str:
         what = "another change of it is under way" if lease.ending is None else "it is ending"
         raise Problem(409, "in-use", f"{what}; nothing is added meanwhile")
     nodes = {grant.node for grant in lease.grants}
-    if lease.request.uuids or len(nodes) > 1 or len(lease.present) < len(lease.grants):
+    apart = len(nodes) > 1 or lease.request.hosts == "spread"
+    if lease.request.uuids or apart or len(lease.present) < len(lease.grants):
         raise Problem(
             409,
             "impossible",
-            "only a lease on one host, all of whose GPUs are there and which named none, gets more",
+            "only a lease on one host, not asked to be on several, all of whose GPUs are there and"
+            " which named none, gets more",
         )
     return nodes.pop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +12,13 @@ import pytest_asyncio
 
 from gpupool_common.node_protocol import Apply
 from gpupool_common.quantities import MEBIBYTE as MIB
+from gpupool_manager.lease_request import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem
 from gpupool_manager.quotas import Use, use_of
 from gpupool_manager.records import Lease
 from manager_rest import Rest
-from manager_world import ACTOR, WANT, World
+from manager_world import ACTOR, WANT, World, gpu
 
 
 @pytest_asyncio.fixture
@@ -137,6 +140,79 @@ async def test_when_it_is_refused(world: World) -> None:
     await world.end(whole)
     named = await world.ask("red", uuids=["GPU-n1-2"])
     assert "which named none" in await no(world, named, 2, "impossible")
+
+
+async def both(*growths: Coroutine[Any, Any, None]) -> str:
+    """The code of the refusal, of which there is one."""
+    said = await asyncio.gather(*growths, return_exceptions=True)
+    (problem,) = (each for each in said if isinstance(each, Problem))
+    return problem.code
+
+
+async def test_of_two_that_race_for_a_quota_one_gets_it(world: World) -> None:
+    first, second = await world.ask("red"), await world.ask("red")
+    assert await both(grow(world, first, 2), grow(world, second, 2)) == "over-quota"
+    assert world.pool.ledger.use(world.pool.ledger.active, "red").gpus == 3
+
+
+async def test_of_two_at_once_for_one_lease_the_first_holds(world: World) -> None:
+    lease = await world.ask("red")
+    assert await both(grow(world, lease, 2), grow(world, lease, 3)) == "in-use"
+    assert world.pool.ledger.use(world.pool.ledger.active, "red").gpus == 2
+
+
+async def test_a_node_that_goes_meanwhile_is_waited_for(world: World) -> None:
+    """What was promised stays reserved, and is made when it is back."""
+    lease = await world.ask("red", ttl=6000.0)
+    await grow(world, lease, 2)
+    await world.later(100.0)
+    ledger = world.pool.ledger
+    assert ledger.nodes["n1"].lost and ledger.leases[lease.id].change is not None
+    assert ledger.use(ledger.active, "red").gpus == 2
+    assert "another change" in await no(world, lease, 3, "in-use")
+    await world.join("n1", 4)
+    await settle(world, lease)
+    await world.join("n1", 1)  # it is back with other GPUs: what is gone counts as lost
+    assert "all of whose GPUs are there" in await no(world, lease, 3, "impossible")
+
+
+async def test_what_is_borrowed_or_ends_gets_no_more(world: World) -> None:
+    await world.quota("red", gpus=1, borrow=True)
+    pool = world.pool
+    asked = LeaseRequest("red", PlacementRequest.parse({**WANT, "gpus": 2}), beyond="borrow")
+    lease = await pool.commands.do(lambda transaction: pool.leases.admit(transaction, asked), ACTOR)
+    assert pool.ledger.leases[lease.id].borrowed
+    await no(world, lease, 3, "over-quota")
+    await world.ask("blue", gpus=4, memory_bytes=9500 * MIB, wait=600.0)
+    assert pool.ledger.leases[lease.id].ending is not None
+    assert "it is ending" in await no(world, lease, 3, "in-use")
+
+
+async def test_instances_go_alone(world: World) -> None:
+    """CUDA shows a program one of them (MIG) and nothing beside it: it would have none at all."""
+    kinds = ["NVIDIA H200 MIG 1g.18gb"] * 2 + ["NVIDIA H200"]
+    await world.join("n1", [gpu("n1", index, model=kind) for index, kind in enumerate(kinds)])
+    part = await world.ask("red", model="*MIG 1g.*")
+    assert "has one alone" in await no(world, part, 2, "impossible")
+    whole = await world.ask("red", model="NVIDIA H200")
+    assert "has 0 others" in await no(world, whole, 2, "full")
+
+
+async def test_who_asked_for_a_host_each_gets_no_second_on_one(world: World) -> None:
+    lease = await world.ask("red", hosts="spread")
+    assert "not asked to be on several" in await no(world, lease, 2, "impossible")
+
+
+async def test_another_scheduler_chooses_itself(database: str) -> None:
+    """What it has not named, the pool does not give."""
+    made = await World(database).open()
+    await made.tenant("red")
+    await made.join("n1", 2)
+    lease = await made.ask("red")
+    made.rules = replace(made.rules, only_checks=True)
+    await made.restart()
+    assert "another scheduler" in await no(made, lease, 2, "bad-request")
+    await made.close()
 
 
 async def test_by_rest(rest: Rest) -> None:
