@@ -137,10 +137,15 @@ class Relay:
         if self._writer is not None:
             self._writer.write(pack(Kind.SEND, connection, *frames))
 
-    def wrong(self, address: str) -> None:
-        """What came from there had a wrong token."""
+    def wrong(self, address: str, connection: bytes) -> None:
+        """What came from there had a wrong token: it is as strange as any again."""
         if self._writer is not None and address:
-            self._writer.write(pack(Kind.WRONG, address.encode()))
+            self._writer.write(pack(Kind.WRONG, address.encode(), connection))
+
+    def known(self, connection: bytes) -> None:
+        """It has shown a right token: wrong ones of its neighbours do not hold it up."""
+        if self._writer is not None:
+            self._writer.write(pack(Kind.KNOWN, connection))
 
     def set_secret(self, secret: str) -> None:
         """Another key from now on: all connections are closed, and new ones have that."""

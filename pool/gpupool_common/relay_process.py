@@ -130,6 +130,8 @@ class RelayProcess:
         self._rate = Budgets(config.rate, config.burst) if config.rate else None
         self._wrong = Budgets(config.wrong_rate, config.wrong_burst)
         self._answers = Budgets(ANSWER_RATE, ANSWER_BURST)
+        #: Connections that have shown a right token, oldest first; of no more than there may be.
+        self._known: dict[bytes, None] = {}
         most = _limit_files(config.connections)
         self._connections = Connections(most, min(config.connections_of_one, most))
         self._context.set(zmq.MAX_SOCKETS, 64)
@@ -208,8 +210,17 @@ class RelayProcess:
         for kind, parts in self._hear():
             if kind is Kind.SEND and len(parts) >= 2:
                 self._send(parts)
-            elif kind is Kind.WRONG and len(parts) == 1:
+            elif kind is Kind.WRONG and len(parts) == 2:
                 self._wrong.spend(parts[0])
+                self._known.pop(parts[1], None)
+            elif kind is Kind.KNOWN and len(parts) == 1:
+                self._know(parts[0])
+
+    def _know(self, connection: bytes) -> None:
+        self._known.pop(connection, None)
+        self._known[connection] = None
+        if len(self._known) > self._config.connections:
+            del self._known[next(iter(self._known))]  # it has gone, or is treated as others are
 
     def _send(self, frames: list[bytes]) -> None:
         try:
@@ -217,6 +228,7 @@ class RelayProcess:
         except zmq.Again:
             pass  # it does not read what it is sent
         except zmq.ZMQError:
+            self._known.pop(frames[0], None)
             self._say(pack(Kind.GONE, frames[0]))
 
     # Clients -----------------------------------------------------------------------------
@@ -232,7 +244,7 @@ class RelayProcess:
                 address = _property(frames[-1], "Peer-Address")
                 user = _property(frames[-1], "User-Id")
             words = self._words(frames[1:])
-            if address and not self._may_ask(address):
+            if address and not self._may_ask(address, connection):
                 self._refuse(connection, address, words)
             else:
                 self._say(pack(Kind.MESSAGE, connection, address, user, *words))
@@ -247,8 +259,8 @@ class RelayProcess:
             return [b""] * len(said)
         return [frame.bytes for frame in said]
 
-    def _may_ask(self, address: bytes) -> bool:
-        if not self._wrong.left(address):
+    def _may_ask(self, address: bytes, connection: bytes) -> bool:
+        if connection not in self._known and not self._wrong.left(address):
             return False
         return self._rate is None or self._rate.spend(address)
 

@@ -23,7 +23,8 @@ class Kind(enum.IntEnum):
     # From the owner.
     CONFIG = 1  # one part, JSON: relay_process.Config
     SEND = 2  # connection, frames…
-    WRONG = 3  # address: a question from there had a token that is none
+    WRONG = 3  # address, connection: a question from there had a token that is none
+    KNOWN = 4  # connection: it has shown a right one
     # From the process.
     READY = 16
     MESSAGE = 17  # connection, address, user, frames…

@@ -174,7 +174,7 @@ class NodeServer:
             self._refuse(connection, number, code, str(error))
         except Problem as problem:
             if joined is None and self._relay is not None:
-                self._relay.wrong(address)
+                self._relay.wrong(address, connection)
             self._refuse(connection, number, problem.code, problem.detail)
         except StoreError as error:
             self._refuse(connection, number, "unavailable", str(error))
@@ -191,6 +191,8 @@ class NodeServer:
         if old is not None:
             self._joined.pop(old.connection, None)
         self._joined[connection] = self._by_node[join.node] = joined
+        if self._relay is not None:
+            self._relay.known(connection)
         self._log.info("a server joined", node=join.node, address=join.report.address)
         self._tell(joined, join.number, proof=self._proof(join.challenge, key))
 

@@ -309,7 +309,7 @@ class FrontEnd:
         else:
             answer = protocol.refusal("bad-request", f"a question is one frame, not {len(frames)}")
         if protocol.refused_as(answer, "bad-token"):
-            self.relay.wrong(address)
+            self.relay.wrong(address, connection)
         self._reply(connection, frames, answer)
 
     def _reply(self, connection: bytes, frames: list[bytes], answer: bytes) -> None:

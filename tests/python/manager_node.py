@@ -70,6 +70,8 @@ class FakeNode:
                 self._obey(answer)
             elif answer.code == "unknown-node":  # another manager
                 self._socket.send(encode(self._join))
+            elif answer.code == "bad-token":  # it was removed: a server asks ever more rarely
+                return
 
     def _obey(self, told: Told) -> None:
         for command in told.orders.commands:

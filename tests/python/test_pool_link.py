@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
@@ -71,6 +72,21 @@ async def test_a_revoked_token_joins_nobody_and_cuts_off(host: Host, make_peer: 
     no(await peer.hear(), "bad-token", "revoked")  # at once, and unasked
     no(await peer.ask(Beat(number=3, heartbeat=Heartbeat())), "unknown-node")
     no(await peer.join(secret), "bad-token", "revoked")
+
+
+async def test_wrong_tokens_hold_up_no_neighbour_that_has_joined(
+    host: Host, make_peer: MakePeer
+) -> None:
+    """A removed node that goes on asking silenced all servers behind the same address."""
+    _, secret = await host.token()
+    peer, stranger = make_peer(), make_peer()
+    applied(await peer.join(secret))
+    for _ in range(60):
+        no(await stranger.join("gpn_unknown"), "bad-token")
+    for number in range(2, 12):  # of these one a second would get through
+        await peer.socket.send(encode(Beat(number=number, heartbeat=Heartbeat())))
+    async with asyncio.timeout(30):
+        assert [(await peer.told()).number for _ in range(10)] == list(range(2, 12))
 
 
 async def test_an_expired_token_is_for_those_who_have_joined(

@@ -206,6 +206,48 @@ async def test_wrong_tokens_of_one_address_are_not_read_any_more(
             await asyncio.sleep(0.3)
 
 
+async def test_who_has_shown_a_right_token_is_heard_until_it_shows_a_wrong_one(
+    context: zmq.asyncio.Context,
+) -> None:
+    heard: list[tuple[bytes, bytes]] = []
+    relay = Relay(
+        Config("tcp://127.0.0.1:*", 4096, 4, wrong_rate=0, wrong_burst=2),
+        lambda connection, address, user, frames: heard.append((connection, frames[-1])),
+    )
+    askers = [context.socket(zmq.DEALER) for _ in range(3)]
+    try:
+        for number, asker in enumerate(askers):
+            asker.connect(relay.url)
+            await asker.send(b"first")
+            await eventually(lambda count=number + 1: len(heard) == count)  # type: ignore[misc]
+        good, bad, third = (connection for connection, _ in heard)
+        heard.clear()
+        for each in (good, bad):
+            relay.known(each)
+        for _ in range(2):
+            relay.wrong("127.0.0.1", bad)
+        # An answer comes behind what was said before.
+        relay.send(good, b"now")
+        await askers[0].recv()
+        for asker in reversed(askers):
+            await asker.send(b"second")
+        await askers[0].send(b"third")
+        await eventually(lambda: (good, b"third") in heard)
+        assert heard == [(good, b"second"), (good, b"third")]
+        relay.wrong("127.0.0.1", good)
+        relay.send(good, b"now")
+        relay.known(third)
+        await askers[0].recv()
+        await askers[0].send(b"fourth")
+        await askers[2].send(b"fifth")
+        await eventually(lambda: (third, b"fifth") in heard)
+    finally:
+        for asker in askers:
+            asker.close(linger=0)
+        await relay.close()
+    assert (good, b"fourth") not in heard
+
+
 async def test_refusals_name_the_client_s_address(
     server: Server, context: zmq.asyncio.Context
 ) -> None:
