@@ -43,6 +43,9 @@ from gpupool_manager.waiting import OrderRules
 #: So many nodes that do not confirm may a request meet before it is told that it waits.
 CONFIRM_TRIES = 4
 
+#: Whoever asks for a lease is answered by then, as clients wait for 20 s.
+ANSWER_SECONDS = 15.0
+
 HOUR = 3600.0
 DAY = 24 * HOUR
 
@@ -284,7 +287,7 @@ class Pool:
 
     async def confirmed(self, name: str) -> None:
         """Wait until a lease's servers know of it, or it is queued again, or has ended."""
-        limit = CONFIRM_TRIES * self.rules.confirm_seconds
+        limit = min(CONFIRM_TRIES * self.rules.confirm_seconds, ANSWER_SECONDS)
         try:
             async with asyncio.timeout(limit):
                 lease = self.ledger.leases.get(name)
@@ -297,7 +300,7 @@ class Pool:
     async def resized(self, name: str, number: int) -> None:
         """Wait until a lease's servers have made its change, or one refuses, or one is away."""
         try:
-            async with asyncio.timeout(self.rules.confirm_seconds):
+            async with asyncio.timeout(min(self.rules.confirm_seconds, ANSWER_SECONDS)):
                 while self.resizes.awaits(name, number) or self.shrinking.awaits(name, number):
                     await self._changed.wait()
         except TimeoutError:

@@ -79,6 +79,21 @@ async def test_a_lease_is_shown_once_its_server_has_it(host: Host) -> None:
     peers["a"].close()
 
 
+async def test_who_asks_is_answered_while_a_server_takes_its_time(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a long confirm_seconds clients gave up before the manager said anything."""
+    monkeypatch.setattr("gpupool_manager.pool.ANSWER_SECONDS", 0.1)
+    await host.tenant()
+    peers = await pair(host, "a")
+    lease = await host.lease()
+    async with asyncio.timeout(60):  # of 600 that a server may take here
+        await host.pool.confirmed(lease.id)
+    shown = views.lease_with_token(host.pool, lease)
+    assert (shown.state, "not confirmed" in shown.reason) == ("queued", True)
+    peers["a"].close()
+
+
 async def test_what_a_server_does_not_confirm_goes_elsewhere(hasty: Host) -> None:
     """A server that stopped without a word got leases for 40 s, and programs failed there."""
     peers = await pair(hasty, "a", "b")
