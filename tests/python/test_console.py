@@ -59,7 +59,8 @@ async def test_the_grid_has_every_gpu_with_what_is_granted(rest: Rest) -> None:
     hosts = [named for tag, named in page.elements if tag == "section"]
     assert [each["aria-labelledby"] for each in hosts] == ["host-n1", "host-n2"]
     assert sum(named.get("class") == "gpu" for tag, named in page.elements if tag == "li") == 3
-    assert "20%" in page.text and "2GiB of 9.8GiB" in page.text
+    assert "20%" in page.text and "2GiB" in page.text and "NVIDIA H200, 9.8GiB" in page.text
+    assert "Of 3 GPUs below 6.6% of the compute and 6.6% of the memory are granted." in page.text
 
 
 async def test_the_grid_shows_how_gpus_do(rest: Rest) -> None:

@@ -182,6 +182,36 @@ def test_a_page_shows_what_happens(browser: Any, site: FilledManager) -> None:
     assert errors == []
 
 
+def test_a_page_says_that_it_may_be_old(browser: Any, site: FilledManager) -> None:
+    """A page that nothing came to any more looked like a pool where nothing happens."""
+    page = open_page(browser, site)
+    sign_in(page, site)
+    with page.expect_response("**/console/stream"):
+        page.goto("/console/leases")
+    page.route("**/console/stream", lambda route: route.abort())
+    site.hang_up()
+    page.wait_for_selector("text=The manager does not answer. This is as of")
+    assert not complaints(page, axe())
+    page.unroute("**/console/stream")
+    page.wait_for_selector("#lost", state="hidden")
+    page.context.close()
+
+
+def test_who_is_signed_out_comes_back_to_the_page(browser: Any, site: FilledManager) -> None:
+    """A manager that is started anew knows nobody."""
+    page = open_page(browser, site)
+    sign_in(page, site)
+    with page.expect_response("**/console/stream"):
+        page.goto("/console/leases?state=all")
+    page.context.clear_cookies()
+    site.hang_up()
+    page.wait_for_selector("text=Sign in")
+    page.keyboard.type(site.admin)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/console/leases?state=all")
+    page.context.close()
+
+
 def test_a_slider_writes_what_is_sent(browser: Any, site: FilledManager) -> None:
     page = open_page(browser, site)
     sign_in(page, site)

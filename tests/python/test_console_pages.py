@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 pytest.importorskip("fastapi")
@@ -96,6 +98,22 @@ async def test_a_quota_that_somebody_else_has_changed_meanwhile_stays(rest: Rest
     for tag in (form.fields["tag"], ""):
         assert (await someone.send(form, gpus="5", tag=tag)).status_code == 412
     assert (await rest.do("GET", "/tenants/red/quota"))["gpus"] == 9
+
+
+async def test_reservations_are_shown_and_cancelled(rest: Rest) -> None:
+    await rest.world.join("n1")
+    await rest.tenant("red")
+    await rest.tenant("blue")
+    start = datetime.fromtimestamp(rest.world.clock.now + 3600, UTC).isoformat()
+    body = {"tenant": "red", "gpus": 1, "start": start, "seconds": 3600, "label": "a lecture"}
+    made = await rest.do("POST", "/reservations", body)
+    assert "lecture" not in (await (await visitor(rest, "blue")).get("/console/queue")).text
+    someone = await visitor(rest, "red")
+    page = await someone.get("/console/queue")
+    assert "Nobody waits." in page.text and "a lecture" in page.text and "yes" in page.text
+    page = await someone.do(page.form(f"/console/reservations/{made['id']}/cancel"))
+    assert f"{made['id']} is cancelled" in page.text and "a lecture" not in page.text
+    assert (await rest.do("GET", "/reservations"))["items"] == []
 
 
 async def test_sessions_are_of_who_may_see_them(rest: Rest) -> None:

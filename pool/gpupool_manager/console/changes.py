@@ -33,3 +33,10 @@ async def release(visit: Changing, form: Sent, id: str) -> Response:
     """Give a lease back, or stop waiting for it."""
     lease = await visit.api.send("POST", f"{at('leases', id)}/release")
     return visit.done(form.text("back") or "/console/leases", f"{lease['id']}: {lease['state']}")
+
+
+@router.post("/console/reservations/{id}/cancel")
+async def cancel(visit: Changing, form: Sent, id: str) -> Response:
+    """What a reservation keeps free is everybody's again."""
+    await visit.api.send("DELETE", at("reservations", id))
+    return visit.done(form.text("back") or "/console/queue", f"{id} is cancelled")

@@ -95,7 +95,8 @@ async def usage(
         cursor = listed["next"]
     drawn = bars(rows, starts)
     newest = rows[::-1][:ROWS]
-    return visit.page("usage.html", rows=newest, bars=drawn, step=step, tenant=tenant)
+    most = max(each.granted for each in drawn)
+    return visit.page("usage.html", rows=newest, bars=drawn, most=most, step=step, tenant=tenant)
 
 
 @router.get("/console/events")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -13,6 +14,7 @@ from gpupool_manager.console.api import at
 from gpupool_manager.console.render import HEADERS, go_to, static_files
 from gpupool_manager.console.visit import Visit, Visiting
 from gpupool_manager.problems import Problem, not_found
+from gpupool_manager.reservations import MOST
 
 router = APIRouter(include_in_schema=False)
 
@@ -35,8 +37,30 @@ async def grid(visit: Visiting, cursor: Cursor = "", state: Word = "", mode: Wor
     listed, ready = await asyncio.gather(
         visit.api.get("/nodes", limit=HOSTS, cursor=cursor, **chosen), visit.api.get("/ready")
     )
-    hosts = [{**node, "devices": await _gpus(visit, node["name"])} for node in listed["items"]]
-    return visit.page("grid.html", hosts=hosts, more=listed["next"], chosen=chosen, ready=ready)
+    hosts = [await _with_gpus(visit, node) for node in listed["items"]]
+    sums = _sums([gpu for each in hosts for gpu in each["devices"]])
+    shown = {"hosts": hosts, "sums": sums, "more": listed["next"], "chosen": chosen}
+    return visit.page("grid.html", ready=ready, **shown)
+
+
+async def _with_gpus(visit: Visit, node: dict[str, Any]) -> dict[str, Any]:
+    """A host, its GPUs, and what they are if they all are the same."""
+    gpus = await _gpus(visit, node["name"])
+    kinds = {(gpu["model"], gpu["memory_bytes"]): gpu for gpu in gpus}
+    return {**node, "devices": gpus, "kind": gpus[0] if len(kinds) == 1 else None}
+
+
+def _sums(gpus: list[dict[str, Any]]) -> dict[str, int | None]:
+    """Thousandths of all these GPUs; busy: of those that say it."""
+    memory = sum(gpu["memory_bytes"] for gpu in gpus)
+    readings = [gpu["reading"] for gpu in gpus if gpu["reading"] is not None]
+    busy = [each["busy_permille"] for each in readings if each["busy_permille"] is not None]
+    return {
+        "gpus": len(gpus),
+        "granted": sum(gpu["used_permille"] for gpu in gpus) // max(len(gpus), 1),
+        "memory": 1000 * sum(gpu["used_bytes"] for gpu in gpus) // max(memory, 1),
+        "busy": sum(busy) // len(busy) if busy else None,
+    }
 
 
 async def _gpus(visit: Visit, node: str) -> list[dict[str, Any]]:
@@ -82,7 +106,13 @@ async def queue(visit: Visiting, cursor: Cursor = "") -> Response:
     listed = await visit.api.get("/queue", limit=ROWS, cursor=cursor)
     for waiting in listed["items"][:FORESEEN]:
         waiting["start"] = await _expected_start(visit, waiting["lease"])
-    return visit.page("queue.html", queue=listed["items"], more=listed["next"], foreseen=FORESEEN)
+    reserved = (await visit.api.get("/reservations", limit=MOST))["items"]
+    shown = {"queue": listed["items"], "more": listed["next"], "foreseen": FORESEEN}
+    return visit.page("queue.html", reserved=sorted(reserved, key=_start), **shown)
+
+
+def _start(reservation: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(reservation["start"])
 
 
 async def _expected_start(visit: Visit, lease: str) -> str | None:

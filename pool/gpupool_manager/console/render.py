@@ -77,7 +77,7 @@ def _count(number: int, name: str) -> str:
 
 
 def _hours(value: float) -> str:
-    return f"{value:.1f}"
+    return "< 0.1" if 0 < value < 0.1 else f"{value:.1f}"
 
 
 def moment(text: str | None) -> str:

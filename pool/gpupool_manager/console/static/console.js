@@ -4,6 +4,9 @@
 // So long after an event the page is asked for again, once for all that come meanwhile: milliseconds.
 const SETTLED = 1000;
 
+// Longer than a browser takes to connect anew when the manager has only hung up.
+const LOST = 5000;
+
 document.addEventListener("click", (event) => {
   const pressed = event.target.closest("button, a");
   if (pressed === null) return;
@@ -22,16 +25,19 @@ function isInUse(part) {
   return part.contains(document.activeElement) || document.querySelector("dialog[open]") !== null;
 }
 
+// The page as it is now; who is signed in no more is asked to, and comes back to it.
+async function ask() {
+  const answer = await fetch(location.href, { credentials: "same-origin" });
+  if (answer.status === 401) location.reload();
+  return answer;
+}
+
 async function renew(part) {
   if (isInUse(part)) {
     later(part);
     return;
   }
-  const answer = await fetch(location.href, { credentials: "same-origin" });
-  if (answer.status === 401) {
-    location.reload();
-    return;
-  }
+  const answer = await ask();
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.getElementById(part.id);
   if (answer.ok && fresh !== null && !isInUse(part)) part.replaceChildren(...fresh.childNodes);
@@ -47,23 +53,48 @@ function later(part) {
   }, SETTLED);
 }
 
+// What is shown may be old: nobody is to take it for how things are.
+function sayLost(since) {
+  const note = document.getElementById("lost");
+  const time = since === null ? "" : since.toLocaleTimeString();
+  note.textContent = since === null ? "" : `The manager does not answer. This is as of ${time}.`;
+  note.hidden = since === null;
+}
+
 // Browsers open few connections to one host: a page that nobody sees has none.
 function watch(heard) {
   let stream = null;
   let missed = false;
-  const settle = () => {
-    if (document.visibilityState === "visible" && stream === null) {
+  let timer = null;
+  const listen = () => {
+    if (document.visibilityState !== "visible" || stream !== null) return;
+    stream = new EventSource("/console/stream");
+    stream.onmessage = (event) => heard(JSON.parse(event.data));
+    stream.onopen = () => {
+      clearTimeout(timer);
+      timer = null;
+      sayLost(null);
       if (missed) heard({ kind: "gap" });
-      stream = new EventSource("/console/stream");
-      stream.onmessage = (event) => heard(JSON.parse(event.data));
-    } else if (document.visibilityState !== "visible" && stream !== null) {
-      stream.close();
-      stream = null;
-      missed = true;
-    }
+      missed = false;
+    };
+    stream.onerror = () => {
+      const since = new Date();
+      timer = timer ?? setTimeout(() => sayLost(since), LOST);
+      if (stream.readyState !== EventSource.CLOSED) return; // it connects anew by itself
+      hangUp();
+      ask().catch(() => null).finally(() => setTimeout(listen, SETTLED));
+    };
   };
-  document.addEventListener("visibilitychange", settle);
-  settle();
+  const hangUp = () => {
+    stream?.close();
+    stream = null;
+    missed = true;
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "visible") listen();
+    else hangUp();
+  });
+  listen();
 }
 
 const live = document.getElementById("live");
@@ -72,6 +103,13 @@ if (live !== null) {
   watch((event) => {
     if (event.kind === "gap" || kinds.some((kind) => event.kind.startsWith(kind))) later(live);
   });
+  // How busy and how warm GPUs are no event tells.
+  const seconds = Number(live.dataset.every ?? 0);
+  if (seconds > 0) {
+    setInterval(() => {
+      if (document.visibilityState === "visible") later(live);
+    }, seconds * 1000);
+  }
 }
 
 // The newest first; more than these nobody reads.
@@ -81,7 +119,9 @@ function tell(list, event) {
   const { kind, at, object, tenant, ...detail } = event;
   const item = document.createElement("li");
   const more = Object.entries(detail).map(([name, value]) => `${name}: ${JSON.stringify(value)}`);
-  item.textContent = [at, kind, object, tenant, ...more].filter(Boolean).join(" · ");
+  const words = [at?.replace(/\..*/, " UTC").replace("T", " "), kind, object, tenant, ...more];
+  const gap = "Here events may be missing.";
+  item.textContent = kind === "gap" ? gap : words.filter(Boolean).join(" · ");
   list.prepend(item);
   while (list.children.length > MOST_EVENTS) list.lastElementChild.remove();
 }
