@@ -46,7 +46,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-messages bench-pool bench-soft wheel wheels fuzz fuzz-pack fuzz-python lint \
-	test-gpu test-lands test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories browser prometheus try-browser try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
+	test-gpu test-lands test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories browser openid prometheus try-browser try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -116,6 +116,12 @@ $(BROWSER)/.done: | $(VENV)/.build
 	touch $@
 
 browser: $(BROWSER)/.done
+
+# A provider of OpenID Connect that others wrote (npm, 4 MB), for a test of the console.
+openid:
+	rm -rf $(BUILD)/openid
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(BUILD)/openid \
+	  oidc-provider@9.13.3
 
 $(ATHERIS)/.done: $(VENV)/.build
 	rm -rf $(ATHERIS)

@@ -14,7 +14,7 @@ import pytest
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.config import load_settings
 from gpupool_manager.service import TOKEN_FILE, Manager
-from manager_node import join
+from manager_node import FakeNode, join
 from manager_rest import bearer
 from manager_world import report
 
@@ -24,13 +24,15 @@ T = TypeVar("T")
 class FilledManager:
     """A manager in a thread of its own: what asks it may block."""
 
-    def __init__(self, state: Path) -> None:
+    node: FakeNode | None = None
+
+    def __init__(self, state: Path, **settings: object) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         flags: dict[str, object] = {"state_dir": str(state), "listen": "http://127.0.0.1:0"}
-        nodes = "tcp://127.0.0.1:*"
-        self._manager = Manager(load_settings(None, {**flags, "nodes": nodes}, {}))
+        flags |= {"nodes": "tcp://127.0.0.1:*", **settings}
+        self._manager = Manager(load_settings(None, flags, {}))
         self._run(self._manager.start())
         self.url = f"{self._manager.url}/v1"
         self.admin = (state / TOKEN_FILE).read_text().strip()
@@ -64,7 +66,8 @@ class FilledManager:
         self._loop.call_soon_threadsafe(pool.bus.close)
 
     def close(self) -> None:
-        self.node.close()
+        if self.node is not None:
+            self.node.close()
         self._run(self._manager.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

@@ -45,6 +45,10 @@ from manager_rest import Rest
 ISSUER = "https://login.example/staff"
 BACK = "http://pool/console/openid/back"
 
+#: What an issuer has to say of itself.
+KNOWN = {"issuer": ISSUER, "authorization_endpoint": f"{ISSUER}/auth"}
+KNOWN |= {"token_endpoint": f"{ISSUER}/token", "jwks_uri": f"{ISSUER}/keys"}
+
 
 class FakeIssuer:
     """Gives codes to whoever comes, and keeps to the standard; what it says the test may spoil."""
@@ -56,6 +60,9 @@ class FakeIssuer:
             "email": "a@b.example",
         }
         self.spoiled: dict[str, Any] = {}
+        #: What else it says of itself, and what it was asked for.
+        self.says: dict[str, Any] = {}
+        self.scope = ""
         #: Other answers than its own, by the end of their path.
         self.answers: dict[str, httpx.Response] = {}
         #: Another way to sign what it says.
@@ -78,9 +85,7 @@ class FakeIssuer:
         if name in self.answers:
             return self.answers[name]
         if name == "openid-configuration":
-            known = {"issuer": ISSUER, "authorization_endpoint": f"{ISSUER}/auth"}
-            known |= {"token_endpoint": f"{ISSUER}/token", "jwks_uri": f"{ISSUER}/keys"}
-            return httpx.Response(200, json=known)
+            return httpx.Response(200, json=KNOWN | self.says)
         if name == "keys":
             shown = json.loads(ECAlgorithm.to_jwk(self.key.public_key()))
             return httpx.Response(200, json={"keys": [{**shown, "kid": "k1", "use": "sig"}]})
@@ -90,9 +95,18 @@ class FakeIssuer:
         proof = hashlib.sha256(form["code_verifier"].encode()).digest()
         challenge = base64.urlsafe_b64encode(proof).decode().rstrip("=")
         right = asked is not None and challenge == asked["code_challenge"]
-        if asked is None or not right or form["client_secret"] != "s3cret":
+        if asked is None or not right or not self.is_proven(request, form):
             return httpx.Response(400, json={"error": "invalid_grant"})
-        return httpx.Response(200, json={"id_token": self.sign(self.said(asked["nonce"]))})
+        self.scope = asked["scope"]
+        signed = self.sign(self.said(asked["nonce"]))
+        return httpx.Response(200, json={"id_token": signed, "access_token": "a1"})
+
+    def is_proven(self, request: httpx.Request, form: dict[str, str]) -> bool:
+        """The client has shown its secret in the way that was asked for, and in no other."""
+        shown = base64.b64encode(b"gpupool:s+3%2Bcret%3A").decode()
+        if self.says.get("token_endpoint_auth_methods_supported") == ["client_secret_post"]:
+            return form["client_secret"] == "s 3+cret:" and "Authorization" not in request.headers
+        return request.headers["Authorization"] == f"Basic {shown}" and "client_secret" not in form
 
     def said(self, nonce: str) -> dict[str, Any]:
         now = int(time.time())
@@ -112,7 +126,7 @@ def issuer() -> FakeIssuer:
 
 
 def browser(rest: Rest, issuer: FakeIssuer) -> Visitor:
-    rules = Rules(ISSUER, "gpupool", "s3cret", BACK)
+    rules = Rules(ISSUER, "gpupool", "s 3+cret:", BACK)
     asked = Issuer(rules, httpx.MockTransport(issuer.answer))
     return Visitor(make_app(rest.world.pool, openid=asked))
 
@@ -145,6 +159,45 @@ async def test_an_operator_signs_in_and_out(rest: Rest, issuer: FakeIssuer) -> N
     assert token["expires"] is not None
     await someone.send((await someone.get("/")).form("/console/logout"))
     assert (await rest.do("GET", f"/tokens/{token['id']}"))["revoked"] is not None
+
+
+async def test_an_issuer_may_want_the_secret_in_the_form(rest: Rest, issuer: FakeIssuer) -> None:
+    issuer.says = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
+    someone = browser(rest, issuer)
+    assert (await come(someone, await begin(someone, issuer))).status_code == 200
+    assert issuer.scope == "openid profile email"
+
+
+async def test_what_the_token_does_not_say_is_asked_for(rest: Rest, issuer: FakeIssuer) -> None:
+    """Most issuers put what scopes ask for there, and not into the token."""
+    del issuer.claims["groups"]
+    issuer.says = {"userinfo_endpoint": f"{ISSUER}/me", "scopes_supported": ["openid", "groups"]}
+    said = {"sub": "u1", "groups": ["gpupool-operators"], "email": "x@y.example"}
+    issuer.answers["me"] = httpx.Response(200, json=said)
+    someone = browser(rest, issuer)
+    assert (await come(someone, await begin(someone, issuer))).status_code == 200
+    assert issuer.scope == "openid profile email groups"
+    assert "operator" in (await someone.get("/")).text
+    # What is signed goes before what is not.
+    assert "a@b.example" in str(await rest.do("GET", "/tokens"))
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (httpx.Response(200, json={"sub": "else", "groups": ["gpupool-operators"]}), 403),
+        (httpx.Response(200, json={"groups": ["gpupool-operators"]}), 403),
+        (httpx.Response(401, json={"error": "invalid_token"}), 403),
+        (httpx.Response(200, text="a.b.c"), 503),
+    ],
+)
+async def test_what_is_told_of_somebody_else_signs_nobody_in(
+    rest: Rest, issuer: FakeIssuer, said: httpx.Response, status: int
+) -> None:
+    del issuer.claims["groups"]
+    issuer.says = {"userinfo_endpoint": f"{ISSUER}/me"}
+    issuer.answers["me"] = said
+    await nobody(rest, issuer, browser(rest, issuer), status)
 
 
 async def test_a_tenant_sees_its_own(rest: Rest, issuer: FakeIssuer) -> None:
@@ -355,6 +408,7 @@ def test_a_cookie_that_is_none_of_ours(cookie: str) -> None:
         httpx.Response(200, content=b" " * (MOST_BYTES + 1)),
         httpx.Response(200, json={"issuer": "https://evil.example"}),
         httpx.Response(200, json={"issuer": ISSUER, "authorization_endpoint": "http://a/b"}),
+        httpx.Response(200, json={**KNOWN, "userinfo_endpoint": "http://a/b"}),
     ],
 )
 async def test_an_issuer_that_is_none(

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote_plus, urlencode, urlsplit
 
 from gpupool_common import logs
 from gpupool_common.hosts import is_loopback, limited_as
@@ -40,6 +40,9 @@ LEEWAY_SECONDS = 60
 
 #: Signatures that a public key checks; never one with a secret that both know, and never none.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"]
+
+#: What holds of an issuer that says nothing of it.
+_UNSAID = {"token_endpoint_auth_methods_supported": ["client_secret_basic"]}
 
 _log = logs.get("openid")
 
@@ -126,7 +129,7 @@ class Issuer:
             "response_type": "code",
             "client_id": self.rules.client,
             "redirect_uri": self.rules.back,
-            "scope": "openid profile email",
+            "scope": " ".join(["openid", "profile", "email", *self._more_scopes(known)]),
             "state": journey.state,
             "nonce": journey.nonce,
             "code_challenge": base64.urlsafe_b64encode(proof).decode().rstrip("="),
@@ -134,6 +137,10 @@ class Issuer:
         }
         start = known["authorization_endpoint"]
         return f"{start}{'&' if urlsplit(start).query else '?'}{urlencode(query)}"
+
+    def _more_scopes(self, known: dict[str, Any]) -> list[str]:
+        """Of some issuers one has to ask for the claim."""
+        return [self.rules.claim] if self.rules.claim in _words(known, "scopes_supported") else []
 
     async def claims(self, journey: Journey, code: str) -> dict[str, Any]:
         """What it says of who has come back with this code."""
@@ -145,10 +152,28 @@ class Issuer:
             "client_id": self.rules.client,
             "code_verifier": journey.verifier,
         }
-        secret = {"client_secret": self.rules.secret} if self.rules.secret else {}
-        answer = await self._ask("POST", known["token_endpoint"], form | secret)
+        secret, headers = self._proof(known)
+        answer = await self._ask("POST", known["token_endpoint"], form | secret, headers)
         keys = await self._ask("GET", known["jwks_uri"])
-        return self.check(str(answer.get("id_token", "")), keys, journey)
+        claims = self.check(str(answer.get("id_token", "")), keys, journey)
+        if self.rules.claim in claims or "userinfo_endpoint" not in known:
+            return claims
+        # By the standard it is there that what scopes ask for is said.
+        headers = {"Authorization": f"Bearer {answer.get('access_token', '')}"}
+        more = await self._ask("GET", known["userinfo_endpoint"], headers=headers)
+        if more.get("sub") != claims["sub"]:
+            raise refused("the issuer tells of somebody else than it has signed in")
+        return more | claims
+
+    def _proof(self, known: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+        """Fields and headers that show that we are its client, in a way that it takes."""
+        client, secret = self.rules.client, self.rules.secret
+        if not secret:
+            return {}, {}
+        if "client_secret_basic" in _words(known, "token_endpoint_auth_methods_supported"):
+            shown = f"{quote_plus(client)}:{quote_plus(secret)}".encode()
+            return {}, {"Authorization": f"Basic {base64.b64encode(shown).decode()}"}
+        return {"client_secret": secret}, {}
 
     def check(self, text: str, keys: dict[str, Any], journey: Journey) -> dict[str, Any]:
         """What an ID token says, if one of these keys has signed it for us and this journey."""
@@ -215,14 +240,19 @@ class Issuer:
             found = await self._ask("GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
             if found.get("issuer") != issuer:
                 raise _broken("it calls itself by another name")
-            for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+            needed = {"authorization_endpoint", "token_endpoint", "jwks_uri"}
+            for name in sorted(needed | ({"userinfo_endpoint"} & set(found))):
                 if not is_safe(found.get(name)):
                     raise _broken(f"its {name} is no address by https")
             self._known = found
         return self._known
 
     async def _ask(
-        self, method: str, url: str, form: dict[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        form: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         import httpx
 
@@ -234,7 +264,7 @@ class Issuer:
                 httpx.AsyncClient(
                     verify=self._trust, transport=self._transport, timeout=SECONDS
                 ) as client,
-                client.stream(method, url, data=form) as answer,
+                client.stream(method, url, data=form, headers=headers) as answer,
             ):
                 async for part in answer.aiter_bytes():
                     body += part
@@ -246,11 +276,18 @@ class Issuer:
                 )
                 raise refused("the issuer does not take what the browser has brought; try again")
             found = json.loads(body) if answer.status_code == 200 else None
+            json.dumps(found, ensure_ascii=False).encode()  # half a character is no name
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             raise _broken(repr(error)) from None
         if not isinstance(found, dict):
             raise _broken(f"{url} answers {answer.status_code}, or no object")
         return found
+
+
+def _words(known: dict[str, Any], name: str) -> list[Any]:
+    """A list of what an issuer can; what it does not say is the standard's."""
+    found = known.get(name, _UNSAID.get(name))
+    return found if isinstance(found, list) else []
 
 
 def _is_of(word: object, prefix: str) -> bool:
