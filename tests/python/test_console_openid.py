@@ -187,6 +187,7 @@ async def test_what_the_token_does_not_say_is_asked_for(rest: Rest, issuer: Fake
     [
         (httpx.Response(200, json={"sub": "else", "groups": ["gpupool-operators"]}), 403),
         (httpx.Response(200, json={"groups": ["gpupool-operators"]}), 403),
+        (httpx.Response(200, text='{"sub": "u1", "groups": ["\\ud800"]}'), 403),
         (httpx.Response(401, json={"error": "invalid_token"}), 403),
         (httpx.Response(200, text="a.b.c"), 503),
     ],

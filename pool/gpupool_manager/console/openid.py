@@ -163,6 +163,7 @@ class Issuer:
         more = await self._ask("GET", known["userinfo_endpoint"], headers=headers)
         if more.get("sub") != claims["sub"]:
             raise refused("the issuer tells of somebody else than it has signed in")
+        _check_text(more)
         return more | claims
 
     def _proof(self, known: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -179,7 +180,7 @@ class Issuer:
         """What an ID token says, if one of these keys has signed it for us and this journey."""
         try:
             claims = self._signed(text, keys)
-            json.dumps(claims, ensure_ascii=False).encode()  # half a character is no name
+            _check_text(claims)
         except Problem:
             raise
         except Exception as error:  # whatever a library makes of what an issuer says
@@ -276,12 +277,19 @@ class Issuer:
                 )
                 raise refused("the issuer does not take what the browser has brought; try again")
             found = json.loads(body) if answer.status_code == 200 else None
-            json.dumps(found, ensure_ascii=False).encode()  # half a character is no name
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             raise _broken(repr(error)) from None
         if not isinstance(found, dict):
             raise _broken(f"{url} answers {answer.status_code}, or no object")
         return found
+
+
+def _check_text(claims: dict[str, Any]) -> None:
+    """Problem where a text has half a character, which is in no name."""
+    try:
+        json.dumps(claims, ensure_ascii=False).encode()
+    except ValueError:
+        raise refused("what the issuer says holds half a character") from None
 
 
 def _words(known: dict[str, Any], name: str) -> list[Any]:
