@@ -236,8 +236,6 @@ static int ssl_result(struct tcp_tls *t, int result)
 
 int tcp_tls_shake(struct tcp_tls *t)
 {
-    if (t->shake_bytes > SHAKE_MOST)
-        return -EPROTO;
     ERR_clear_error();
     t->writing = true;
     int rc = ssl_result(t, SSL_do_handshake(t->ssl));
@@ -290,8 +288,9 @@ void *tcp_tls_space(struct tcp_tls *t, size_t *room)
         in->end -= in->begin;
         in->begin = 0;
     }
-    size_t most = t->shaken ? in->room : SHAKE_MOST;
-    *room = in->end < most ? most - in->end : 0;
+    /* A peer that is done shaking hands may send on at once: what comes behind it stays for
+     * later, and counts for nothing once it is over. */
+    *room = t->shaken ? in->room - in->end : SHAKE_MOST - t->shake_bytes;
     return in->at + in->end;
 }
 

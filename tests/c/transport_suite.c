@@ -48,6 +48,7 @@ int transport_suite_run(const struct transport_suite *which)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_connect),
+        cmocka_unit_test(test_speak_at_once),
         cmocka_unit_test(test_channel_outlives_listener),
         cmocka_unit_test(test_accept_nobody),
         cmocka_unit_test(test_refuse_nobody),

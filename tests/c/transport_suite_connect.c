@@ -1,5 +1,6 @@
 /* The suite: connecting, and what is refused. */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,6 +25,44 @@ void test_connect(void **state)
     /* The address is free again. */
     ends_open(&e);
     ends_close(&e);
+}
+
+struct hasty {
+    const char *url;
+    struct gp_channel *channel;
+    int rc;
+};
+
+static void *hasty_main(void *arg)
+{
+    struct hasty *h = arg;
+    h->rc = tp->connect(h->url, PATIENCE_MS, &h->channel, NULL);
+    for (uint64_t n = 0; h->rc == 0 && n < 3; n++)
+        h->rc = send_numbered(h->channel, n, GP_MESSAGE_MAX, 0);
+    return NULL;
+}
+
+/* Who is in may speak at once and at length, before the other side has seen that it is. */
+void test_speak_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        struct ends e = {0};
+        struct gp_error err = {.text = ""};
+        pthread_t thread;
+        assert_int_equal(tp->listen(listen_url, &e.listener, &err), 0);
+        struct hasty h = {.url = tp->listener_url(e.listener), .rc = -1};
+        assert_int_equal(pthread_create(&thread, NULL, hasty_main, &h), 0);
+        usleep(i % 2 ? 0 : 2000); /* so that much is there when it looks */
+        if (tp->accept(e.listener, PATIENCE_MS, &e.worker, &err) != 0)
+            fail_msg("%s", err.text);
+        for (uint64_t n = 0; n < 3; n++)
+            expect_numbered(e.worker, n, GP_MESSAGE_MAX);
+        pthread_join(thread, NULL);
+        assert_int_equal(h.rc, 0);
+        e.client = h.channel;
+        ends_close(&e);
+    }
 }
 
 void test_channel_outlives_listener(void **state)

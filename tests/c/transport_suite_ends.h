@@ -60,6 +60,7 @@ void *stream_main(void *arg);
 
 void test_table(void **state);
 void test_connect(void **state);
+void test_speak_at_once(void **state);
 void test_channel_outlives_listener(void **state);
 void test_accept_nobody(void **state);
 void test_refuse_nobody(void **state);
