@@ -226,7 +226,9 @@ outside-archive: $(VENV)/.build
 	  --python-version $(OUTSIDE_PYTHON) --archive $(OUTSIDE)/carried.tar.xz
 
 bench: build $(VENV)/.toolchain
-	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py
+	@$(CMAKE) --build $(BUILD) --target bench_sockets
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py \
+	  --bench-sockets $$(find $(abspath $(BUILD)) -name bench_sockets -type f)
 
 # What a neighbour notices of floods of each budget.
 bench-flood: build $(VENV)/.toolchain

@@ -1,11 +1,12 @@
 """Native, shared memory and TCP, plain and encrypted, side by side; ratios to native as a table.
 
-    python bench/run.py [--sections micro visible torch] [--rounds 3] [--out FILE]
+    python bench/run.py [--sections sockets micro visible torch] [--rounds 3] [--out FILE]
 
 Where there is no GPU, the soft GPU stands in, `native` is the soft GPU without the pool, and the
-figures say something about the forwarding only. Ways take turns within each round, and a figure
-is its median over the rounds: machines are noisy, so compare ratios within one run, never figures
-of two. The results go to bench/results/*.json (ignored by git).
+figures say something about the forwarding only. In the section `sockets` there is no GPU at all,
+and `native` is sockets alone: what a transport adds to them (bench/sockets.c). Ways take turns
+within each round, and a figure is its median over the rounds: machines are noisy, so compare ratios
+within one run, never figures of two. The results go to bench/results/*.json (ignored by git).
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ from toolchain import Toolchain  # noqa: E402
 
 #: `curve`: zmq, encrypted. `tls`: tcp, encrypted.
 WAYS = ("native", "shm", "tcp", "tls", "zmq", "curve")
+#: What bench_sockets listens at; shared memory has no sockets.
+SOCKETS = {
+    "native": "bare",
+    "tcp": "plain://127.0.0.1:*",
+    "tls": "tls://127.0.0.1:*",
+    "zmq": "tcp://127.0.0.1:*",
+    "curve": "tcp://127.0.0.1:*?key=own",
+}
 TORCH_PROGRAMS = ("small_calls", "resnet_train", "resnet_infer", "matmul", "graph", "pinned")
 
 #: section -> figure -> way -> the figures of all rounds
@@ -55,6 +64,12 @@ class Bench:
             (scratch / "libcuda.so.1").symlink_to(server.home.part(paths.SOFT_GPU))
             self._native["LD_LIBRARY_PATH"] = str(scratch)
 
+    def sockets(self, program: Path, seconds: float, ways: list[str]) -> None:
+        here = self._native | {"GPUPOOL_PLUGIN_DIR": str(self.server.home.part(paths.PLUGINS))}
+        for way in (way for way in ways if way in SOCKETS):
+            result = run_program([str(program), SOCKETS[way], str(seconds)], here, 300.0)
+            self.take("sockets alone", "", way, result)
+
     def run(self, way: str, command: list[str], limit: float) -> Result:
         if way == "native":
             return run_program(command, self._native, limit)
@@ -64,15 +79,18 @@ class Bench:
 
     def round(self, section: str, label: str, ways: list[str], command: list[str]) -> None:
         for way in ways:
-            result = self.run(way, command, 300.0)
-            if result.returncode != 0:
-                last = (result.stderr or result.stdout).strip().splitlines()[-1:]
-                self.troubles.append(f"{label} {way}: exit code {result.returncode} {last}")
-                continue
-            said = json.loads(result.stdout.strip().splitlines()[-1])
-            for name, value in said.get("figures", said).items():
-                known = self.figures.setdefault(section, {}).setdefault(f"{label}{name}", {})
-                known.setdefault(way, []).append(float(value))
+            self.take(section, label, way, self.run(way, command, 300.0))
+
+    def take(self, section: str, label: str, way: str, result: Result) -> None:
+        """The figures that a program has printed."""
+        if result.returncode != 0:
+            last = (result.stderr or result.stdout).strip().splitlines()[-1:]
+            self.troubles.append(f"{label} {way}: exit code {result.returncode} {last}")
+            return
+        said = json.loads(result.stdout.strip().splitlines()[-1])
+        for name, value in said.get("figures", said).items():
+            known = self.figures.setdefault(section, {}).setdefault(f"{label}{name}", {})
+            known.setdefault(way, []).append(float(value))
 
 
 def build_micro(toolchain: Toolchain) -> Path:
@@ -143,7 +161,7 @@ def has_torch(python: str) -> bool:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--sections", nargs="+", choices=["micro", "visible", "torch"], default=None
+        "--sections", nargs="+", choices=["sockets", "micro", "visible", "torch"], default=None
     )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--rounds", type=int, default=3)
@@ -151,6 +169,12 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, help="of each PyTorch program")
     parser.add_argument("--soft", action="store_true", help="the soft GPU even where a GPU is")
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
+    parser.add_argument(
+        "--bench-sockets",
+        type=Path,
+        default=ROOT / "build" / "tests" / "c" / "bench_sockets",
+        help="the program of section sockets, as `make bench` builds it",
+    )
     parser.add_argument("--out", type=Path, default=None, help="the file for the results")
     given = parser.parse_args()
     if given.rounds < 1:
@@ -164,6 +188,8 @@ def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache:
     script = str(ROOT / "tests" / "gpu" / "torch_programs.py")
     for turn in range(given.rounds):
         print(f"round {turn + 1} of {given.rounds}", file=sys.stderr, flush=True)
+        if "sockets" in sections:
+            bench.sockets(given.bench_sockets, given.seconds, given.ways)
         if "micro" in sections:
             bench.round("driver calls", "", given.ways, [str(micro), str(given.seconds), largest])
         if "visible" in sections:
@@ -192,6 +218,7 @@ def main() -> int:
     gpu = "" if given.soft else has_gpu()
     device = gpu or "gpupool soft GPU (no real GPU here: nothing below says how fast a GPU is)"
     sections = given.sections or [
+        *(["sockets"] if given.bench_sockets.exists() else []),
         "micro",
         "visible",
         *(["torch"] if gpu and has_torch(given.python) else []),

@@ -61,3 +61,8 @@ add_dependencies(test_transport_tcp_handed gpupool_tcp)
 add_test(NAME transport_tcp_handed COMMAND test_transport_tcp_handed)
 set_tests_properties(transport_tcp_handed PROPERTIES
   TIMEOUT 60 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
+
+# Round trips and bulk beside bare sockets: bench/run.py's section "sockets".
+add_executable(bench_sockets EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/sockets.c)
+target_link_libraries(bench_sockets PRIVATE gp_transport)
+add_dependencies(bench_sockets gpupool_zmq gpupool_tcp)
