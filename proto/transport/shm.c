@@ -122,14 +122,14 @@ static int room_wait_step(struct gp_channel *ch, size_t size, void **at)
     for (unsigned turn = 1;; turn++) {
         rc = gp_ring_reserve(&ch->writer, size, at);
         if (rc != -EAGAIN || reader_closed(ch)) {
-            gp_spin_learn(&ch->spin_send, true);
+            gp_spin_learn(&ch->spin_send, gp_clock_ns() - start);
             return rc;
         }
         gp_cpu_relax();
         if (turn % 32 == 0 && gp_clock_ns() - start >= ch->spin_send.budget_ns)
             break;
     }
-    gp_spin_learn(&ch->spin_send, false);
+    gp_spin_learn(&ch->spin_send, INT64_MAX);
     _Atomic uint32_t *word = &ch->writer.shared->writer_sleeps;
     sleeper_announce(word);
     rc = gp_ring_reserve(&ch->writer, size, at);
@@ -261,12 +261,12 @@ static int message_wait_sleep(struct gp_channel *ch, int64_t deadline, const voi
 static int message_wait(struct gp_channel *ch, int64_t timeout_us, const void **message,
                         size_t *size)
 {
-    int64_t deadline = gp_deadline_us(timeout_us);
+    int64_t deadline = gp_deadline_us(timeout_us), begin = gp_clock_ns();
     for (;;) {
         int rc = message_wait_spin(ch, deadline, message, size);
-        gp_spin_learn(&ch->spin_recv, rc == 0);
         if (rc == -EAGAIN)
             rc = message_wait_sleep(ch, deadline, message, size);
+        gp_spin_learn(&ch->spin_recv, rc == 0 ? gp_clock_ns() - begin : INT64_MAX);
         if (rc != -EAGAIN)
             return rc;
         if (dead_reason(ch) || writer_closed(ch))

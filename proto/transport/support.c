@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -78,6 +79,17 @@ int gp_deadline_left_ms(int64_t deadline_ns, int most_ms)
     return ms < most_ms ? (int)ms : most_ms;
 }
 
+int gp_poll_until(struct pollfd *items, unsigned count, int64_t deadline_ns, int most_ms)
+{
+    int64_t ns = (int64_t)most_ms * 1000000;
+    if (deadline_ns != INT64_MAX && deadline_ns - gp_clock_ns() < ns)
+        ns = deadline_ns - gp_clock_ns();
+    if (ns < 0)
+        ns = 0;
+    struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    return ppoll(items, count, &ts, NULL);
+}
+
 static int64_t spin_limit;
 
 static void spin_limit_find(void)
@@ -101,12 +113,13 @@ void gp_spin_init(struct gp_spin *spin)
     spin->budget_ns = gp_spin_limit_ns();
 }
 
-void gp_spin_learn(struct gp_spin *spin, bool succeeded)
+void gp_spin_learn(struct gp_spin *spin, int64_t waited_ns)
 {
     int64_t limit = gp_spin_limit_ns();
-    int64_t next = succeeded ? spin->budget_ns * 2 : spin->budget_ns * 3 / 4;
+    bool worth_it = waited_ns <= limit;
+    int64_t next = worth_it ? spin->budget_ns * 2 : spin->budget_ns * 3 / 4;
     if (next < SPIN_FLOOR_NS)
-        next = SPIN_FLOOR_NS;
+        next = worth_it ? SPIN_FLOOR_NS : 0;
     spin->budget_ns = next < limit ? next : limit;
 }
 

@@ -36,6 +36,9 @@ int64_t gp_clock_coarse_ns(void); /* monotonic, a few ms coarse, ~5 ns to ask */
 int64_t gp_deadline_us(int64_t timeout_us);
 /* ms until `deadline_ns`, rounded up, at most `most_ms`, for poll(). */
 int gp_deadline_left_ms(int64_t deadline_ns, int most_ms);
+/* poll() until `deadline_ns`, at most `most_ms`: to the microsecond, as who waits for a GPU asks. */
+struct pollfd;
+int gp_poll_until(struct pollfd *items, unsigned count, int64_t deadline_ns, int most_ms);
 
 /* How long a waiting thread may usefully spin, in ns: little where the peer
  * may need the core that we would burn. */
@@ -51,14 +54,15 @@ static inline void gp_cpu_relax(void)
 }
 
 /*
- * A spin that learns: after waits that ended while spinning it spins up to the
- * limit, after waits that had to sleep it spins ever less.
+ * A spin that learns how long waits are, however they were waited: after those that a spin up to
+ * the limit would have ended it spins up to that, after longer ones ever less and then not at all.
  */
 struct gp_spin {
     int64_t budget_ns;
 };
 void gp_spin_init(struct gp_spin *spin);
-void gp_spin_learn(struct gp_spin *spin, bool succeeded);
+/* A wait took so long; INT64_MAX: it has not ended. */
+void gp_spin_learn(struct gp_spin *spin, int64_t waited_ns);
 
 /*
  * A lock that nobody can overtake a waiter of: whoever comes must pass `gate`,

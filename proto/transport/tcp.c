@@ -47,7 +47,8 @@ static int room_wait(struct gp_channel *ch, int64_t deadline)
         return ch->dead;
     if (left == 0)
         return -EAGAIN;
-    int rc = tcp_socket_wait(&ch->socket, POLLOUT, gp_relief_pause_ms(&ch->relief, left));
+    int pause = gp_relief_pause_ms(&ch->relief, left);
+    int rc = tcp_socket_wait(&ch->socket, POLLOUT, gp_clock_ns() + pause * INT64_C(1000000));
     if (rc == 0 && deadline == INT64_MAX)
         gp_relief_give(&ch->relief);
     return rc;
@@ -256,34 +257,55 @@ int tcp_flush_try(struct gp_channel *ch)
 
 /* --- receiving ----------------------------------------------------------- */
 
-/* Take in what has come, without waiting: 0 something, -EAGAIN, -EPIPE, -EPROTO, -EBADF. */
-static int stream_fill(struct gp_channel *ch)
+/* What the socket has, without waiting: 0 something, -EAGAIN, -EPIPE, -EBADF. */
+static int socket_take(struct gp_channel *ch)
 {
-    size_t room, sealed_room;
+    size_t room;
+    void *to = ch->tls ? tcp_tls_space(ch->tls, &room) : tcp_frames_space(&ch->frames, &room);
+    ssize_t n = tcp_socket_recv(&ch->socket, to, room);
+    if (n < 0)
+        return (int)n;
+    if (ch->tls)
+        tcp_tls_filled(ch->tls, (size_t)n);
+    else
+        tcp_frames_filled(&ch->frames, (size_t)n);
+    ch->sealed_left = ch->tls != NULL;
+    return 0;
+}
+
+/* Open what was taken from the socket: 0 something, -EAGAIN, -EPROTO. */
+static int sealed_open(struct gp_channel *ch)
+{
+    size_t room;
+    if (!ch->sealed_left)
+        return -EAGAIN;
     void *to = tcp_frames_space(&ch->frames, &room);
-    ssize_t n = ch->tls ? tcp_tls_open(ch->tls, to, room) : tcp_socket_recv(&ch->socket, to, room);
-    if (ch->tls && n == -EAGAIN) {
-        void *sealed = tcp_tls_space(ch->tls, &sealed_room);
-        n = tcp_socket_recv(&ch->socket, sealed, sealed_room);
-        if (n > 0) {
-            tcp_tls_filled(ch->tls, (size_t)n);
-            n = tcp_tls_open(ch->tls, to, room);
-        }
-    }
+    ssize_t n = tcp_tls_open(ch->tls, to, room);
+    ch->sealed_left = n == (ssize_t)room;
     if (n < 0)
         return (int)n;
     tcp_frames_filled(&ch->frames, (size_t)n);
     return 0;
 }
 
+/* The next message of what was taken from the socket. */
+static int message_next(struct gp_channel *ch, const void **message, size_t *size)
+{
+    int rc;
+    while ((rc = tcp_frames_next(&ch->frames, message, size)) == -EAGAIN)
+        if ((rc = sealed_open(ch)) != 0)
+            break;
+    return rc;
+}
+
 /* The next message without waiting; -EPIPE once all that came has been taken. */
 static int message_take(struct gp_channel *ch, const void **message, size_t *size)
 {
     for (;;) {
-        int rc = tcp_frames_next(&ch->frames, message, size);
+        int rc = message_next(ch, message, size);
         if (rc != -EAGAIN)
             return rc;
-        rc = ch->ended ? -EPIPE : stream_fill(ch);
+        rc = ch->ended ? -EPIPE : socket_take(ch);
         if (rc == -EPIPE)
             ch->ended = true;
         if (rc)
@@ -296,37 +318,35 @@ static int message_spin(struct gp_channel *ch, int64_t deadline, const void **me
     int64_t end = gp_clock_ns() + ch->spin.budget_ns;
     if (end > deadline)
         end = deadline;
-    int rc;
+    int rc = -EAGAIN;
     do
-        rc = message_take(ch, message, size);
+        if (tcp_socket_may_recv(&ch->socket))
+            rc = message_take(ch, message, size);
     while (rc == -EAGAIN && gp_clock_ns() < end);
-    gp_spin_learn(&ch->spin, rc == 0);
     return rc;
 }
 
 static int message_wait(struct gp_channel *ch, int64_t timeout_us, const void **message,
                         size_t *size)
 {
-    int rc = message_take(ch, message, size);
+    bool polls = timeout_us == 0;
+    int rc = polls || ch->ended ? message_take(ch, message, size) : message_next(ch, message, size);
     if (rc != -EAGAIN)
         return rc;
     /* Whoever waits for an answer wants the question to have gone. */
     if (ch->waiting && !ch->dead)
         tcp_flush_try(ch);
-    if (timeout_us == 0)
+    if (polls)
         return -EAGAIN;
-    int64_t deadline = gp_deadline_us(timeout_us);
-    for (;;) {
-        rc = message_spin(ch, deadline, message, size);
-        if (rc != -EAGAIN)
-            return rc;
-        int left = gp_deadline_left_ms(deadline, 1000);
-        if (left == 0)
-            return -EAGAIN;
-        rc = tcp_socket_wait(&ch->socket, POLLIN, left);
-        if (rc)
-            return rc;
+    int64_t deadline = gp_deadline_us(timeout_us), begin = gp_clock_ns();
+    rc = message_spin(ch, deadline, message, size);
+    while (rc == -EAGAIN && (deadline == INT64_MAX || gp_clock_ns() < deadline)) {
+        rc = tcp_socket_wait(&ch->socket, POLLIN, deadline);
+        if (rc == 0)
+            rc = message_take(ch, message, size);
     }
+    gp_spin_learn(&ch->spin, rc == 0 ? gp_clock_ns() - begin : INT64_MAX);
+    return rc;
 }
 
 static int tcp_recv(struct gp_channel *ch, int64_t timeout_us, const void **message, size_t *size)
@@ -379,6 +399,7 @@ int tcp_channel_new(int fd, struct tcp_tls *tls, const struct gp_silence *silenc
         return rc;
     }
     ch->tls = tls;
+    ch->sealed_left = tls != NULL; /* what came behind the handshake */
     *out = ch;
     return 0;
 }

@@ -57,7 +57,8 @@ struct gp_channel {
     /* Receiving: one thread at a time. */
     struct tcp_frames frames;
     struct gp_spin spin;
-    bool ended; /* nothing more comes */
+    bool sealed_left; /* TLS may have more of what has come */
+    bool ended;       /* nothing more comes */
 
     /* 0, or why the channel is dead: -EPIPE, -EPROTO, -EBADF. What came before may still be
      * received after -EPIPE. Set once; it carries nothing but itself. */
@@ -77,8 +78,11 @@ bool tcp_socket_is_ours(const struct tcp_socket *s);
 ssize_t tcp_socket_send(struct tcp_socket *s, const struct iovec *iov, int count);
 /* Likewise; -EPIPE also at its end. */
 ssize_t tcp_socket_recv(struct tcp_socket *s, void *to, size_t size);
-/* Sleep until `events` (of poll) or the end, at most for `most_ms` and never for long. */
-int tcp_socket_wait(struct tcp_socket *s, short events, int most_ms);
+/* Whether to try, from a thread that asks again and again: cheaper than trying for who must see
+ * each time whether the descriptor is still ours. */
+bool tcp_socket_may_recv(const struct tcp_socket *s);
+/* Sleep until `events` (of poll) or the end, at most until `deadline` and never for long. */
+int tcp_socket_wait(struct tcp_socket *s, short events, int64_t deadline);
 /* Whether the peer is known to be gone, looked at now and then only: 0, -EPIPE, -EBADF. */
 int tcp_socket_glance(struct tcp_socket *s);
 /* Wait until the peer's kernel has what was sent; what comes meanwhile is let go of if `drops`.

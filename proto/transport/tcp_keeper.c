@@ -13,7 +13,7 @@
  * then a burst of gathered messages costs its sender no system call. */
 #define IDLE_TICKS 20
 /* How long it waits for room in a full socket before it looks whether it is to end. */
-#define ROOM_WAIT_MS 20
+#define ROOM_WAIT_NS 20000000
 
 static void keeper_sleep(struct gp_channel *ch)
 {
@@ -35,7 +35,7 @@ static void *keeper_main(void *arg)
     while (!atomic_load(&ch->keeper.stop)) {
         bool flush = atomic_load(&ch->waiting) && !ch->dead;
         if (flush && tcp_flush_try(ch) == -EAGAIN)
-            tcp_socket_wait(&ch->socket, POLLOUT, ROOM_WAIT_MS);
+            tcp_socket_wait(&ch->socket, POLLOUT, gp_clock_ns() + ROOM_WAIT_NS);
         idle = flush ? 0 : idle + 1;
         if (idle > IDLE_TICKS || ch->dead)
             keeper_sleep(ch);

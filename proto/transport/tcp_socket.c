@@ -73,6 +73,13 @@ ssize_t tcp_socket_recv(struct tcp_socket *s, void *to, size_t size)
     return n < 0 ? end_of(s, errno) : n == 0 ? -EPIPE : n;
 }
 
+/* Asked of a number that may be somebody else's by now: it takes nothing from him. */
+bool tcp_socket_may_recv(const struct tcp_socket *s)
+{
+    struct pollfd p = {.fd = s->fd, .events = POLLIN};
+    return s->mark.fd < 0 || poll(&p, 1, 0) != 0;
+}
+
 static int socket_look(struct tcp_socket *s)
 {
     struct pollfd p = {.fd = s->fd, .events = POLLRDHUP};
@@ -90,12 +97,12 @@ int tcp_socket_glance(struct tcp_socket *s)
     return gp_clock_coarse_ns() - last < LOOK_INTERVAL_NS ? 0 : socket_look(s);
 }
 
-int tcp_socket_wait(struct tcp_socket *s, short events, int most_ms)
+int tcp_socket_wait(struct tcp_socket *s, short events, int64_t deadline)
 {
     struct pollfd p = {.fd = s->fd, .events = events};
-    if (!tcp_socket_is_ours(s))
-        return -EBADF;
-    int n = poll(&p, 1, most_ms < SLICE_MS ? most_ms : SLICE_MS);
+    int n = gp_poll_until(&p, 1, deadline, SLICE_MS);
+    if (n > 0)
+        return 0; /* whose it is, is asked by who sends or receives now */
     if (!tcp_socket_is_ours(s))
         return -EBADF;
     return n == 0 && gp_silence_is_over(s->fd, s->silence_ms) ? -EPIPE : 0;

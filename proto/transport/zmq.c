@@ -46,10 +46,10 @@ void gpz_recv_dead_set(struct gp_channel *ch)
 /* Sleep until the socket behind `fd` or the end has news. Not in ZeroMQ, which ends the
  * process when descriptors have been closed meanwhile; and not for long, because what is
  * closed never wakes anybody. */
-static void news_wait(int fd, int dead_fd, int most_ms)
+static void news_wait(int fd, int dead_fd, int64_t deadline)
 {
     struct pollfd fds[] = {{.fd = fd, .events = POLLIN}, {.fd = dead_fd, .events = POLLIN}};
-    poll(fds, 2, most_ms < SLICE_MS ? most_ms : SLICE_MS);
+    gp_poll_until(fds, 2, deadline, SLICE_MS);
 }
 
 static int channel_garbled(struct gp_channel *ch)
@@ -107,7 +107,8 @@ static int credit_wait(struct gp_channel *ch, size_t size, int64_t deadline)
         int left = gp_deadline_left_ms(deadline, 1000);
         if (left == 0)
             return -EAGAIN;
-        news_wait(ch->send_fd, ch->send_dead_fd, gp_relief_pause_ms(&ch->relief, left));
+        news_wait(ch->send_fd, ch->send_dead_fd,
+                  gp_clock_ns() + gp_relief_pause_ms(&ch->relief, left) * INT64_C(1000000));
         if (deadline == INT64_MAX)
             gp_relief_give(&ch->relief);
     }
@@ -311,7 +312,7 @@ static int batch_recv(struct gp_channel *ch)
 /* Sleep until a batch or the end may be there. */
 static void recv_sleep(struct gp_channel *ch, int64_t deadline)
 {
-    news_wait(ch->recv_fd, ch->recv_dead_fd, gp_deadline_left_ms(deadline, SLICE_MS));
+    news_wait(ch->recv_fd, ch->recv_dead_fd, deadline);
 }
 
 static int batch_spin(struct gp_channel *ch, int64_t deadline)
@@ -323,7 +324,6 @@ static int batch_spin(struct gp_channel *ch, int64_t deadline)
     do
         rc = batch_recv(ch);
     while (rc == -EAGAIN && !ch->recv_dead && gp_clock_ns() < end);
-    gp_spin_learn(&ch->spin, rc == 0);
     return rc;
 }
 
@@ -338,14 +338,15 @@ static int batch_wait(struct gp_channel *ch, int64_t timeout_us)
         gpz_flush_try(ch);
     if (timeout_us == 0)
         return -EAGAIN;
-    int64_t deadline = gp_deadline_us(timeout_us);
+    int64_t deadline = gp_deadline_us(timeout_us), begin = gp_clock_ns();
     for (;;) {
         rc = batch_spin(ch, deadline);
-        if (rc != -EAGAIN)
-            return rc;
-        recv_sleep(ch, deadline);
-        dead = ch->recv_dead;
-        rc = batch_recv(ch);
+        if (rc == -EAGAIN) {
+            recv_sleep(ch, deadline);
+            dead = ch->recv_dead;
+            rc = batch_recv(ch);
+        }
+        gp_spin_learn(&ch->spin, rc == 0 ? gp_clock_ns() - begin : INT64_MAX);
         if (rc != -EAGAIN || dead)
             return rc == -EAGAIN ? -EPIPE : rc;
         if (deadline != INT64_MAX && gp_clock_ns() >= deadline)

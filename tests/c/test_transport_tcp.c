@@ -315,6 +315,7 @@ static void test_more_than_one_key_carries(void **state)
 /* What sockets took, and how often they did not. */
 static _Atomic size_t taken;
 static _Atomic unsigned refused;
+static _Atomic unsigned send_calls;
 
 /* The plug-in's, counted. */
 __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *message,
@@ -324,6 +325,7 @@ __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msgh
     if (!real)
         real = (ssize_t (*)(int, const struct msghdr *, int))dlsym(RTLD_NEXT, "sendmsg");
     ssize_t n = real(fd, message, flags);
+    send_calls++;
     if (n >= 0)
         taken += (size_t)n;
     else if (errno == EAGAIN)
@@ -353,6 +355,27 @@ static void test_the_keeper_of_a_full_socket(void **state)
     for (uint64_t n = 0; n < count; n++)
         expect_numbered(e.worker, n, 3000);
     ends_close(&e);
+}
+
+/* A message that is waited for is one call, and so are those that were gathered before it. */
+static void test_one_call_for_what_is_due(void **state)
+{
+    (void)state;
+    static const char *const schemes[] = {"plain://", "tls://"};
+    for (size_t i = 0; i < 2; i++) {
+        struct ends e;
+        use(schemes[i]);
+        ends_open(&e);
+        send_calls = 0;
+        for (uint64_t n = 0; n < 50; n++) {
+            assert_int_equal(send_numbered(e.client, n, 100, 0), 0);
+            expect_numbered(e.worker, n, 100);
+            assert_int_equal(send_numbered(e.worker, n, 3000, 0), 0);
+            expect_numbered(e.client, n, 3000);
+        }
+        assert_int_equal(send_calls, 100);
+        ends_close(&e);
+    }
 }
 
 /* --- descriptors that the program takes away ---------------------------------- */
@@ -468,6 +491,7 @@ int main(void)
         cmocka_unit_test(test_a_changed_bit_ends_it),
         cmocka_unit_test(test_more_than_one_key_carries),
         cmocka_unit_test(test_the_keeper_of_a_full_socket),
+        cmocka_unit_test(test_one_call_for_what_is_due),
         cmocka_unit_test(test_a_closed_descriptor),
         cmocka_unit_test(test_a_replaced_descriptor),
         cmocka_unit_test(test_a_descriptor_closed_inside_a_call),

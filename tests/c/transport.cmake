@@ -22,7 +22,7 @@ foreach(name inproc shm zmq_tcp zmq_ipc zmq_curve tcp_plain tcp_tls)
   add_dependencies(test_transport_${name} gpupool_zmq gpupool_tcp)
 endforeach()
 
-foreach(name dial place ring shm_socket)
+foreach(name dial place ring shm_socket support)
   add_executable(test_transport_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_${name}.c)
   target_link_libraries(test_transport_${name} PRIVATE gp_transport_suite)
   add_test(NAME transport_${name} COMMAND test_transport_${name})
