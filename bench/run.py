@@ -65,7 +65,8 @@ class Bench:
             self._native["LD_LIBRARY_PATH"] = str(scratch)
 
     def sockets(self, program: Path, seconds: float, ways: list[str]) -> None:
-        here = self._native | {"GPUPOOL_PLUGIN_DIR": str(self.server.home.part(paths.PLUGINS))}
+        plugins = self.server.home.root / paths.PLUGINS
+        here = self._native | {"GPUPOOL_PLUGIN_DIR": str(plugins)}
         for way in (way for way in ways if way in SOCKETS):
             result = run_program([str(program), SOCKETS[way], str(seconds)], here, 300.0)
             self.take("sockets alone", "", way, result)
