@@ -38,15 +38,15 @@ CUresult gpc_event_noted(CUevent event, unsigned flags)
 /* An external record is a graph's, which makes it whenever it runs. */
 static CUresult record(const struct gpc_route *on, CUevent event, CUstream stream, unsigned flags)
 {
-    uint32_t place;
-    uint64_t number;
+    struct gpc_event_record q;
     if (flags & CU_EVENT_RECORD_EXTERNAL) {
         gpc_event_not_polled(event);
         return gpc_wire_cuEventRecordWithFlags_on(on, event, stream, flags);
     }
-    return gpc_event_numbered(on, event, &place, &number)
-               ? gpc_wire_gp_event_record_on(on, event, stream, place, number)
-               : gpc_wire_cuEventRecord_on(on, event, stream);
+    if (!gpc_event_numbered(on, event, &q))
+        return gpc_wire_cuEventRecord_on(on, event, stream);
+    return q.told ? gpc_wire_gp_event_record_told_on(on, event, stream, q.place, q.number)
+                  : gpc_wire_gp_event_record_on(on, event, stream, q.place, q.number);
 }
 
 CUresult gpc_event_record(const struct gpc_route *on, CUevent event, CUstream stream,

@@ -24,10 +24,12 @@ struct polled {
     uint64_t number; /* of the last record; 0: it has none */
     uint64_t given;  /* the last number, perhaps of a record before or another event's */
     uint64_t over;   /* the last that was seen to be over */
+    uint64_t untold; /* up to this one the worker has to be asked */
     uint64_t asked;  /* ns: when the worker was asked last, or the event recorded */
 };
 
 struct gpc_event_page {
+    bool told; /* by notices: there is no page */
     struct gp_share share;
     CUcontext context;        /* of the records; NULL: none yet */
     uint64_t last;            /* number that was given */
@@ -64,8 +66,23 @@ void gpc_event_not_polled(CUevent event)
         gpc_handle_attach((uint64_t)event, NULL);
 }
 
+/* Without a page: the worker is to say what is over. */
+static struct gpc_event_page *page_told(struct gpc_session *s)
+{
+    struct gpc_event_page *page = gpc_session_has(s, GP_OP_gp_event_record_told)
+                                      ? calloc(1, sizeof *page)
+                                      : NULL;
+    if (page)
+        page->told = true;
+    return page;
+}
+
 static struct gpc_event_page *page_new(struct gpc_session *s)
 {
+    if (!gpc_session_shares(s))
+        return page_told(s);
+    if (!gpc_session_has(s, GP_OP_gp_event_page_open))
+        return NULL;
     const struct gpc_route on = gpc_route_to(s);
     struct gpc_event_page *page = calloc(1, sizeof *page);
     if (!page || s->transport->share(s->channel, NULL, GP_EVENT_PAGE_BYTES, &page->share) != 0) {
@@ -87,8 +104,7 @@ static struct gpc_event_page *page_new(struct gpc_session *s)
 static struct gpc_event_page *page_open(struct gpc_session *s)
 {
     struct gpc_event_page *page = page_of(s);
-    if (page || !gpc_session_shares(s) || !gpc_session_has(s, GP_OP_gp_event_page_open) ||
-        __atomic_exchange_n(&s->event_page_wanted, true, __ATOMIC_RELAXED))
+    if (page || __atomic_exchange_n(&s->event_page_wanted, true, __ATOMIC_RELAXED))
         return page;
     page = page_new(s);
     /* pairs with the acquire in page_of */
@@ -112,7 +128,7 @@ static uint64_t word(const struct gpc_event_page *page, size_t place)
 
 static bool is_written(const struct gpc_event_page *page)
 {
-    return word(page, GP_EVENT_PAGE_CLOSED) == 0;
+    return page->told || word(page, GP_EVENT_PAGE_CLOSED) == 0;
 }
 
 uint64_t gpc_event_number(CUevent event)
@@ -122,37 +138,62 @@ uint64_t gpc_event_number(CUevent event)
     return p ? __atomic_load_n(&p->number, __ATOMIC_RELAXED) : 0;
 }
 
+/* A later record may be over before an earlier one of another stream. Pairs with is_over: who learns
+ * it from another thread finds what that has received before. */
+static void number_note(uint64_t *last, uint64_t number)
+{
+    uint64_t known = __atomic_load_n(last, __ATOMIC_RELAXED);
+    while (known < number && !__atomic_compare_exchange_n(last, &known, number, true,
+                                                          __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        ;
+}
+
+void gpc_on_gp_event_over(struct gpc_session *s, const struct gp_req_gp_event_over *q)
+{
+    struct gpc_event_page *page = page_of(s);
+    if (page && page->told && q->place < PLACES)
+        number_note(q->over ? &page->of[q->place].over : &page->of[q->place].untold, q->number);
+}
+
 static bool is_over(struct gpc_event_page *page, struct polled *p, uint64_t number)
 {
-    if (__atomic_load_n(&p->over, __ATOMIC_RELAXED) >= number)
+    if (__atomic_load_n(&p->over, __ATOMIC_ACQUIRE) >= number)
         return true;
-    if (word(page, (size_t)(p - page->of)) < number)
+    if (page->told || word(page, (size_t)(p - page->of)) < number)
         return false;
-    __atomic_store_n(&p->over, number, __ATOMIC_RELAXED);
+    number_note(&p->over, number);
     return true;
 }
 
-/* While a number is still to be written there is no other one: it might be written before, by
- * another stream. */
-bool gpc_event_numbered(const struct gpc_route *on, CUevent event, uint32_t *place,
-                        uint64_t *number)
+/* Whether the record may bring a number. While one is still to be written there is no other one:
+ * it might be written before, by another stream. And the page is pinned in one context. */
+static bool may_number(struct gpc_event_page *page, struct polled *p, const struct gpc_route *on)
+{
+    if (page->told)
+        return true;
+    return is_written(page) && gpc_session_has(on->session, GP_OP_gp_event_record) &&
+           is_over(page, p, __atomic_load_n(&p->given, __ATOMIC_RELAXED)) &&
+           is_of_page(page, on->context);
+}
+
+bool gpc_event_numbered(const struct gpc_route *on, CUevent event, struct gpc_event_record *out)
 {
     struct gpc_event_page *page;
     struct polled *p = polled_of(event, &page);
     if (!p)
         return false;
     bool numbered = on->context && gpc_session_of_handle((uint64_t)event) == on->session &&
-                    !gpc_capture_active() && !gpc_session_sync() && is_written(page) &&
-                    gpc_session_has(on->session, GP_OP_gp_event_record) &&
-                    is_over(page, p, __atomic_load_n(&p->given, __ATOMIC_RELAXED)) &&
-                    is_of_page(page, on->context);
-    *number = numbered ? __atomic_add_fetch(&page->last, 1, __ATOMIC_RELAXED) : 0;
-    *place = gp_handle_index((uint64_t)event);
+                    !gpc_capture_active() && !gpc_session_sync() && may_number(page, p, on);
+    *out = (struct gpc_event_record){
+        .told = page->told,
+        .place = gp_handle_index((uint64_t)event),
+        .number = numbered ? __atomic_add_fetch(&page->last, 1, __ATOMIC_RELAXED) : 0,
+    };
     if (numbered) {
         __atomic_store_n(&p->asked, gp_now_ns(), __ATOMIC_RELAXED);
-        __atomic_store_n(&p->given, *number, __ATOMIC_RELAXED);
+        __atomic_store_n(&p->given, out->number, __ATOMIC_RELAXED);
     }
-    __atomic_store_n(&p->number, *number, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->number, out->number, __ATOMIC_RELAXED);
     return numbered;
 }
 
@@ -175,10 +216,16 @@ bool gpc_event_told(CUevent event, CUresult *r)
     if (!number || gpc_capture_active() || !gpc_session_works(s))
         return false;
     bool over = is_over(page, p, number);
-    if (!over && (!is_written(page) || is_time(p)))
+    if (page->told && !over) {
+        gpc_session_poll(s);
+        over = is_over(page, p, number);
+    }
+    bool comes = is_written(page) && __atomic_load_n(&p->untold, __ATOMIC_RELAXED) < number;
+    if (!over && (!comes || is_time(p)))
         return false;
-    gpc_session_poll(s); /* what failed before has been told before */
-    if (over && gpc_pinned_expects(s))
+    if (!page->told)         /* by the GPU, and not in the order of what the worker says */
+        gpc_session_poll(s); /* what failed before has been told before */
+    if (!page->told && over && gpc_pinned_expects(s))
         return false; /* the GPU has done it; the worker says when the bytes are here */
     gpc_thread()->last = s;
     *r = (CUresult)__atomic_load_n(&s->sticky, __ATOMIC_RELAXED);
@@ -208,5 +255,5 @@ void gpc_event_asked(CUevent event, uint64_t number, CUresult r)
     if (!p && (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY))
         become_polled(event);
     if (p && number && r == CUDA_SUCCESS)
-        __atomic_store_n(&p->over, number, __ATOMIC_RELAXED);
+        number_note(&p->over, number);
 }

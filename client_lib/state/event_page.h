@@ -2,6 +2,8 @@
  * Events that the program polls, without asking: a page that the worker has pinned and the GPU
  * writes. Once an event has been asked for, each later record brings a number, which the GPU
  * writes into the event's place in the page right before it comes to the record; a query compares.
+ * Over a network the worker sends the number when the record is over, behind whatever was submitted
+ * before it has brought: bytes for pinned memory, and errors.
  *
  * Only events without timing are polled so (the write would be measured), only those of one
  * context of a session (the page is pinned in it), and none that other processes or graphs record.
@@ -20,10 +22,14 @@
 void gpc_event_may_be_polled(CUevent event);
 /* From here on it is asked for: a graph or a context records it, too. */
 void gpc_event_not_polled(CUevent event);
-/* Where the GPU is to write for a record on this route: its place, and the number, which is noted.
- * False: the event is recorded without. */
-bool gpc_event_numbered(const struct gpc_route *on, CUevent event, uint32_t *place,
-                        uint64_t *number);
+/* What a record brings: for the GPU to write, or for the worker to tell. */
+struct gpc_event_record {
+    bool told;
+    uint32_t place;
+    uint64_t number;
+};
+/* For a record on this route, which is noted. False: the event is recorded without. */
+bool gpc_event_numbered(const struct gpc_route *on, CUevent event, struct gpc_event_record *out);
 /* What the page says of the event's last record. False: the worker has to be asked. */
 bool gpc_event_told(CUevent event, CUresult *r);
 /* The worker was asked, and said this. */

@@ -1,4 +1,4 @@
-/* Numbers in the page of polled events, over a driver that refuses steps. */
+/* Numbers of polled events, in a page and in notices, over a driver that refuses steps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "graph.h"
+#include "gpw_handlers.h"
 #include "memory_internal.h"
 
 #define EVENT ((CUevent)(uintptr_t)1)
@@ -20,8 +22,57 @@ static _Alignas(8) uint64_t page[GP_EVENT_PAGE_BYTES / sizeof(uint64_t)];
 static struct {
     CUcontext current;
     CUresult register_fails, write_fails;
+    CUresult record_fails, prepare_fails, capturing;
     unsigned registered, written, recorded;
 } gpu;
+
+/* Waits that were begun, and what was said when they ended. */
+static struct {
+    gpw_done *done[128];
+    void *arg[128];
+    unsigned waits, dropped;
+    uint32_t place;
+    uint64_t number;
+    unsigned said, untold;
+} told;
+
+CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
+{
+    (void)s, (void)stream;
+    return gpu.capturing;
+}
+
+CUresult gpw_after_prepare(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg,
+                           struct gpw_after **after)
+{
+    (void)s, (void)stream, (void)after;
+    if (gpu.prepare_fails == CUDA_SUCCESS) {
+        told.done[told.waits] = done;
+        told.arg[told.waits++] = arg;
+    }
+    return gpu.prepare_fails;
+}
+
+/* Of what could not be submitted nothing is told. */
+CUresult gpw_after_submitted(struct gpw_session *s, struct gpw_after *after, CUstream stream,
+                             CUresult r)
+{
+    (void)s, (void)after, (void)stream;
+    told.dropped += r != CUDA_SUCCESS;
+    return r;
+}
+
+int gpw_notify_gp_event_over(struct gpw_session *s, uint32_t place, uint32_t over, uint64_t number)
+{
+    (void)s;
+    told.place = place;
+    told.number = number;
+    if (over)
+        told.said++;
+    else
+        told.untold++;
+    return 0;
+}
 
 static CUresult fake_register(void *at, size_t bytes, unsigned flags)
 {
@@ -63,7 +114,7 @@ static CUresult fake_record(CUevent event, CUstream stream)
     assert_ptr_equal(event, EVENT);
     assert_ptr_equal(stream, STREAM);
     gpu.recorded++;
-    return CUDA_SUCCESS;
+    return gpu.record_fails;
 }
 
 static struct gpw_driver driver = {
@@ -81,6 +132,7 @@ static int begin(void **state)
 {
     (void)state;
     memset(&gpu, 0, sizeof gpu);
+    memset(&told, 0, sizeof told);
     memset(&memory, 0, sizeof memory);
     memset(page, 0, sizeof page);
     gpu.current = FIRST;
@@ -181,6 +233,91 @@ static void nothing_is_written_behind_the_end_of_the_context(void **state)
     assert_closed_by_record();
 }
 
+static CUresult record_told(uint32_t place, uint64_t number)
+{
+    return gpw_gp_event_record_told(&session, EVENT, STREAM, place, number);
+}
+
+static void end(unsigned wait, CUresult result)
+{
+    told.done[wait](&session, told.arg[wait], result);
+}
+
+static void what_is_over_is_told(void **state)
+{
+    (void)state;
+    assert_int_equal(record_told(7, 41), CUDA_SUCCESS);
+    assert_int_equal(record_told(8, 42), CUDA_SUCCESS);
+    assert_int_equal(gpu.recorded, 2);
+    assert_int_equal(told.said, 0);
+    end(1, CUDA_SUCCESS);
+    assert_int_equal(told.place, 8);
+    assert_int_equal(told.number, 42);
+    end(0, CUDA_SUCCESS);
+    assert_int_equal(told.place, 7);
+    assert_int_equal(told.number, 41);
+    assert_int_equal(memory.event_page.told, 0);
+}
+
+static void what_fails_is_not_over(void **state)
+{
+    (void)state;
+    assert_int_equal(record_told(7, 41), CUDA_SUCCESS);
+    end(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(told.said, 0);
+    assert_int_equal(told.untold, 1);
+    assert_int_equal(told.number, 41);
+    assert_int_equal(memory.event_page.told, 0);
+}
+
+static void a_record_that_fails_leaves_nothing(void **state)
+{
+    (void)state;
+    gpu.record_fails = CUDA_ERROR_INVALID_HANDLE;
+    assert_int_equal(record_told(7, 41), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(told.dropped, 1);
+    assert_int_equal(memory.event_page.told, 0);
+}
+
+/* Recorded it is, and the client knows that it has to ask. */
+static void assert_recorded_untold(void)
+{
+    unsigned waits = told.waits, recorded = gpu.recorded, untold = told.untold;
+    assert_int_equal(record_told(7, 41), CUDA_SUCCESS);
+    assert_int_equal(gpu.recorded, recorded + 1);
+    assert_int_equal(told.waits, waits);
+    assert_int_equal(told.untold, untold + 1);
+}
+
+static void without_memory_or_in_a_capture_nobody_is_told(void **state)
+{
+    (void)state;
+    gpu.prepare_fails = CUDA_ERROR_OUT_OF_MEMORY;
+    assert_recorded_untold();
+    gpu.prepare_fails = CUDA_SUCCESS;
+    gpu.capturing = CUDA_ERROR_NOT_SUPPORTED;
+    assert_recorded_untold();
+    assert_int_equal(memory.event_page.told, 0);
+}
+
+static void only_so_many_are_told(void **state)
+{
+    (void)state;
+    unsigned most;
+    for (most = 0; most < 127 && told.waits == most; most++)
+        assert_int_equal(record_told(most, 1 + most), CUDA_SUCCESS);
+    most = told.waits;
+    assert_in_range(most, 1, 126);
+    assert_recorded_untold();
+    end(0, CUDA_SUCCESS);
+    assert_int_equal(record_told(9, 99), CUDA_SUCCESS);
+    assert_int_equal(told.waits, most + 1);
+    for (unsigned i = 1; i <= most; i++)
+        end(i, CUDA_SUCCESS);
+    assert_int_equal(told.number, 99);
+    assert_int_equal(memory.event_page.told, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +329,11 @@ int main(void)
         cmocka_unit_test_setup(what_cannot_be_written_is_closed, begin),
         cmocka_unit_test_setup(another_context_does_not_write, begin),
         cmocka_unit_test_setup(nothing_is_written_behind_the_end_of_the_context, begin),
+        cmocka_unit_test_setup(what_is_over_is_told, begin),
+        cmocka_unit_test_setup(what_fails_is_not_over, begin),
+        cmocka_unit_test_setup(a_record_that_fails_leaves_nothing, begin),
+        cmocka_unit_test_setup(without_memory_or_in_a_capture_nobody_is_told, begin),
+        cmocka_unit_test_setup(only_so_many_are_told, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,7 @@ struct gpw_memory {
         bool open, registered;
         CUcontext context; /* in which it was registered; NULL: in none that lives */
         CUdeviceptr address;
+        unsigned told; /* records that the client is to be told of */
     } event_page;
     struct gpw_graph_memory *graph_memory;
     struct gpw_staging_pool staging;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 50, EVENTS = 16, THREADS = 8 };
+enum { ROUNDS = 50, EVENTS = 16, THREADS = 8, MANY = 200 };
 
 static CUstream stream, other;
 static CUdeviceptr words; /* one holds a stream back until it is 1 */
@@ -108,6 +108,25 @@ static void not_over(void)
     CU(cuStreamSynchronize(stream)); /* what the older record writes comes later */
     CU_GIVES(CUDA_SUCCESS, cuEventQuery(twice));
     CU(cuEventDestroy(twice));
+}
+
+/* More than anybody keeps watch for: each is over for who has waited for its stream, at once. */
+static void many(void)
+{
+    CUevent events[MANY];
+    for (int i = 0; i < MANY; i++)
+        events[i] = polled_event(stream);
+    hold(stream, 5);
+    for (int i = 0; i < MANY; i++)
+        CU(cuEventRecord(events[i], stream));
+    for (int i = 0; i < MANY; i++)
+        CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(events[i]));
+    release(5);
+    CU(cuStreamSynchronize(stream));
+    for (int i = 0; i < MANY; i++)
+        CU_GIVES(CUDA_SUCCESS, cuEventQuery(events[i]));
+    for (int i = 0; i < MANY; i++)
+        CU(cuEventDestroy(events[i]));
 }
 
 /* A graph records it again, and a capture in no way that tells of an end. */
@@ -240,6 +259,7 @@ int main(int argc, char **argv)
     } else {
         over();
         not_over();
+        many();
         graphs();
         threads();
         contexts();
