@@ -144,7 +144,7 @@ static int begin(void **state)
 
 static CUresult record(uint32_t place, uint64_t number)
 {
-    return gpw_event_record(&session, EVENT, STREAM, place, number);
+    return gpw_event_record(&session, EVENT, STREAM, place, number, false);
 }
 
 static void a_number_is_written_before_the_record(void **state)
@@ -235,7 +235,7 @@ static void nothing_is_written_behind_the_end_of_the_context(void **state)
 
 static CUresult record_told(uint32_t place, uint64_t number)
 {
-    return gpw_gp_event_record_told(&session, EVENT, STREAM, place, number);
+    return gpw_event_record(&session, EVENT, STREAM, place, number, true);
 }
 
 static void end(unsigned wait, CUresult result)

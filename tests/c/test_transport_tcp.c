@@ -314,8 +314,7 @@ static void test_more_than_one_key_carries(void **state)
 
 /* What sockets took, and how often they did not. */
 static _Atomic size_t taken;
-static _Atomic unsigned refused;
-static _Atomic unsigned send_calls;
+static _Atomic unsigned refused, send_calls;
 
 /* The plug-in's, counted. */
 __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *message,
@@ -481,6 +480,7 @@ static void test_a_descriptor_closed_inside_a_call(void **state)
 int main(void)
 {
     static const struct transport_suite own = {.name = "tcp", .raw = RAW_TCP};
+    suite = &own;
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frames_refuse),
         cmocka_unit_test(test_frames_cut_anywhere),
@@ -496,6 +496,5 @@ int main(void)
         cmocka_unit_test(test_a_replaced_descriptor),
         cmocka_unit_test(test_a_descriptor_closed_inside_a_call),
     };
-    suite = &own;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,9 +50,10 @@ void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
 /* Record an event. With a number: before the stream comes to the record the GPU writes it into this
  * place of the page, so whoever knows that the event has passed finds it there. Where it cannot be
- * written, the page says before that it is closed. */
+ * written, the page says before that it is closed. `told`: there is no page; when the record is over
+ * that is said by its number, behind all that its work has brought, or at once that nobody will. */
 CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream, uint32_t place,
-                          uint64_t number);
+                          uint64_t number, bool told);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Have such a buffer of so many bytes; 0: give it back, if there is one. */

@@ -49,17 +49,6 @@ void gpw_event_page_context_ended(struct gpw_session *s, CUcontext context)
         page->context = NULL;
 }
 
-CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream, uint32_t place,
-                          uint64_t number)
-{
-    struct gpw_event_page *page = &s->memory->event_page;
-    if (number && (!page->open || place >= page->share.size / sizeof number))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (number && !event_page_write(s, stream, place, number))
-        __atomic_store_n((uint64_t *)page->share.addr + GP_EVENT_PAGE_CLOSED, 1, __ATOMIC_RELEASE);
-    return s->driver->cuEventRecord(event, stream);
-}
-
 struct told {
     uint32_t place;
     uint64_t number;
@@ -99,8 +88,8 @@ static struct told *told_begin(struct gpw_session *s, CUstream stream, uint32_t 
     return t;
 }
 
-CUresult gpw_gp_event_record_told(struct gpw_session *s, CUevent event, CUstream stream,
-                                  uint32_t place, uint64_t number)
+static CUresult record_told(struct gpw_session *s, CUevent event, CUstream stream, uint32_t place,
+                            uint64_t number)
 {
     struct gpw_after *after;
     struct told *t = told_begin(s, stream, place, number, &after);
@@ -113,4 +102,17 @@ CUresult gpw_gp_event_record_told(struct gpw_session *s, CUevent event, CUstream
     if (r != CUDA_SUCCESS)
         told_end(s, t);
     return r;
+}
+
+CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream, uint32_t place,
+                          uint64_t number, bool told)
+{
+    if (told)
+        return record_told(s, event, stream, place, number);
+    struct gpw_event_page *page = &s->memory->event_page;
+    if (number && (!page->open || place >= page->share.size / sizeof number))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (number && !event_page_write(s, stream, place, number))
+        __atomic_store_n((uint64_t *)page->share.addr + GP_EVENT_PAGE_CLOSED, 1, __ATOMIC_RELEASE);
+    return s->driver->cuEventRecord(event, stream);
 }
