@@ -17,7 +17,7 @@ struct fake_server {
     uint64_t cookies[DRAW_KEPT]; /* of host functions, which may be called again */
     unsigned cookie_count;
     uint64_t page; /* of polled events: the share's number; 0: none */
-    struct { /* what is said late: when the client would block */
+    struct {       /* what is said late: when the client would block */
         void *message;
         size_t size;
     } kept[FAKE_KEPT];

@@ -62,7 +62,9 @@ class Offering:
         self.store = ImageStore(folder / "images", LIMIT)
         self.folder = self.store.folder_of(None, tenant)
         self.session = _Session()
-        self.keeper = other.keeper if other else ImageKeeper(self.store, LIMIT, self.closer)
+        self.keeper: ImageKeeper = (
+            other.keeper if other else ImageKeeper(self.store, LIMIT, self.closer)
+        )
         session = cast(Session, self.session)
         self.hear: Callable[[bytes], bool] = self.keeper.listen(session, self.folder)
 

@@ -125,7 +125,7 @@ def test_a_network_of_one_machine_has_one_budget() -> None:
     attempts = Attempts(burst=3, clock=lambda: 0.0)
     for n in range(3):
         assert not attempts.too_many(f"2001:db8::{n:x}")
-        attempts.failed(f"2001:db8::{n:x}")
+        attempts.count(f"2001:db8::{n:x}")
     assert attempts.too_many("2001:db8::ffff") and not attempts.too_many("2001:db8:0:1::1")
 
 
