@@ -323,6 +323,43 @@ async def test_half_a_character_is_no_name(
     await nobody(rest, issuer, browser(rest, issuer))
 
 
+async def test_a_code_counts_once_and_an_old_cookie_never(rest: Rest, issuer: FakeIssuer) -> None:
+    someone = browser(rest, issuer)
+    brought = await begin(someone, issuer)
+    kept = dict(someone.client.cookies)
+    assert (await come(someone, brought)).status_code == 200
+    before = await rest.everything()
+    assert (await come(someone, brought)).status_code == 403  # the cookie has gone
+    thief = browser(rest, issuer)
+    thief.client.cookies.update(kept)
+    assert (await come(thief, brought)).status_code == 403  # the issuer has forgotten the code
+    await thief.get("/", 401)
+    assert await rest.everything() == before
+
+
+async def test_an_issuer_takes_another_key(rest: Rest, issuer: FakeIssuer) -> None:
+    someone = browser(rest, issuer)
+    assert (await come(someone, await begin(someone, issuer))).status_code == 200
+    old, issuer.key = issuer.key, ec.generate_private_key(ec.SECP256R1())
+    await nobody(rest, issuer, browser(rest, issuer))  # signed with the one before
+    issuer.signs_with = issuer.key
+    another = browser(rest, issuer)
+    assert (await come(another, await begin(another, issuer))).status_code == 200
+    assert old is not issuer.key
+
+
+@pytest.mark.parametrize(
+    ("claim", "seconds", "status"),
+    [("exp", -50, 200), ("exp", -70, 403), ("iat", 50, 200), ("iat", 70, 403), ("nbf", 70, 403)],
+)
+async def test_clocks_differ_by_a_minute(
+    rest: Rest, issuer: FakeIssuer, claim: str, seconds: int, status: int
+) -> None:
+    issuer.spoiled = {claim: int(time.time()) + seconds}
+    someone = browser(rest, issuer)
+    assert (await come(someone, await begin(someone, issuer))).status_code == status
+
+
 async def test_a_person_signs_in_so_often(rest: Rest, issuer: FakeIssuer) -> None:
     """Each time is one more token, which is kept."""
     someone = browser(rest, issuer)
