@@ -446,7 +446,9 @@ class Pool:
     async def _purge(self) -> None:
         now = self.clock()
         self.ledger.answers.forget_before(now - ANSWERS_KEPT)
-        old = now - self.rules.history_days * DAY
+        most = self.rules.history_days * DAY
+        await self.commands.do(lambda transaction: self.tenancy.forget_tokens(transaction, most))
+        old = now - most
         try:
             await self.store.purge(now - ANSWERS_KEPT, old, old)
         except StoreError as error:

@@ -11,8 +11,10 @@ from gpupool_manager.records import Admission, Quota, Scope, Tenant, Token
 from gpupool_manager.tokens import digest, new_secret
 from gpupool_manager.transaction import Transaction
 
+DAY = 86400.0
+
 #: For how long a node may join with a token, unless that was said.
-JOIN_SECONDS = 86400.0
+JOIN_SECONDS = DAY
 
 
 class Tenancy:
@@ -151,6 +153,19 @@ class Tenancy:
             if token.node in self._ledger.nodes:
                 self._ledger.touch(token.node)  # its server is to learn of it now
         return token
+
+    def forget_tokens(self, transaction: Transaction, most: float) -> None:
+        """Those that ended as long ago as they were to last, a day at least, ``most`` at most.
+
+        Not those with which nodes have joined: by these a node is known.
+        """
+        for token in list(self._ledger.tokens.by_id.values()):
+            kept = most if token.expires is None else token.expires - token.created
+            ends = [end for end in (token.revoked, token.expires) if end is not None]
+            is_old = bool(ends) and min(ends) + max(DAY, min(kept, most)) < transaction.now
+            if is_old and token.scope != "node":
+                self._ledger.tokens.remove(token)
+                transaction.drop(token)
 
     def _keep_one_admin(self, token: Token, now: float) -> None:
         others = [

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from gpupool_manager.problems import Problem
 from gpupool_manager.tokens import digest, join_token
 from gpupool_manager.transaction import Transaction
+from manager_rest import Rest
 from manager_world import ACTOR, World
 
 T = TypeVar("T")
@@ -146,3 +147,33 @@ async def test_no_secret_is_in_the_database(world: World) -> None:
             found += repr((await connection.execute(text(f"SELECT * FROM {table}"))).all())
     assert digest(secret) in found
     assert secret not in found and secret.removeprefix("gpp_") not in found
+
+
+async def test_tokens_that_have_ended_are_forgotten_in_time(rest: Rest) -> None:
+    """Each time that somebody signs in by OpenID Connect is one."""
+    day = 86400
+    made = {
+        "short": await rest.do("POST", "/tokens", {"scope": "admin", "lifetime_seconds": 3600}),
+        "long": await rest.do("POST", "/tokens", {"scope": "admin", "lifetime_seconds": 9 * day}),
+        "revoked": await rest.do("POST", "/tokens", {"scope": "metrics"}),
+        "for ever": await rest.do("POST", "/tokens", {"scope": "metrics"}),
+        "node": await rest.do("POST", "/tokens", {"scope": "node", "node": "n1"}),
+    }
+    await rest.do("DELETE", f"/tokens/{made['revoked']['id']}")
+
+    async def left() -> set[str]:
+        await rest.world.pool._purge()
+        there = {token["id"] for token in await rest.pages("/tokens")}
+        return {name for name, token in made.items() if token["id"] in there}
+
+    rest.world.clock.now += day + 3599
+    assert await left() == set(made)
+    rest.world.clock.now += 2
+    assert await left() == set(made) - {"short"}
+    rest.world.clock.now += 17 * day
+    assert await left() == {"revoked", "for ever", "node"}
+    await rest.world.restart()
+    rest.app.state.pool = rest.world.pool
+    assert await left() == {"revoked", "for ever", "node"}
+    rest.world.clock.now += 365 * day
+    assert await left() == {"for ever", "node"}
