@@ -63,7 +63,7 @@ def need(*scopes: Scope) -> Callable[..., Coroutine[Any, Any, Caller]]:
         given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
     ) -> Caller:
         token = pool.ledger.tokens.check(given.credentials if given else None, pool.clock())
-        request.scope["state"]["actor"] = token.id
+        request.scope["state"].update(actor=token.id, tenant=token.tenant)
         if token.scope not in scopes:
             asked = " or ".join(f"'{scope}'" for scope in scopes)
             raise Problem(

@@ -249,10 +249,11 @@ class RequestGuard:
         request_id = _request_id(scope) or trace or secrets.token_hex(8)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        status, is_refused = 0, False
+        status, is_refused, sent = 0, False, 0
 
         async def send_named(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sent
+            sent += len(message.get("body", b""))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message.setdefault("headers", []).append((b"x-request-id", request_id.encode()))
@@ -275,6 +276,8 @@ class RequestGuard:
         finally:
             if status == 401 and self._attempts is not None and _authorization(scope):
                 self._attempts.count(_address(scope))
+            if self._budgets is not None and state.get("tenant") is not None:
+                self._budgets.answered(state["tenant"], sent)
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, seconds)
             if not is_refused or self._may_log():

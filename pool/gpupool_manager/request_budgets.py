@@ -11,6 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+#: Bytes of answers that count as one more request: long lists and pages take the most time.
+ANSWER_BYTES = 16 << 10
+
 #: So many seconds' worth may be asked at once.
 BURST_SECONDS = 10.0
 
@@ -51,6 +54,12 @@ class RequestBudgets:
             return False
         budget.left -= 1
         return True
+
+    def answered(self, tenant: str, bytes: int) -> None:
+        """A tenant was sent so much. What that is beyond what it has left is a debt."""
+        budget = self._tenants.get(tenant)
+        if budget is not None:
+            budget.left -= bytes // ANSWER_BYTES
 
     def refused(self) -> dict[str, int]:
         """How many requests of each tenant were refused."""

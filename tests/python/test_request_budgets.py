@@ -7,11 +7,12 @@ from functools import partial
 import httpx
 import pytest
 
+from console_visitor import Visitor
 from gpupool_common import logs
 from gpupool_common.logs import Meter
 from gpupool_manager import request_budgets
 from gpupool_manager.app import make_app
-from gpupool_manager.request_budgets import RequestBudgets
+from gpupool_manager.request_budgets import ANSWER_BYTES, RequestBudgets
 from manager_rest import Rest
 
 
@@ -32,6 +33,21 @@ def test_a_burst_and_then_so_many_a_second() -> None:
     clock.now += 1e9
     assert sum(budgets.spend("red") for _ in range(1000)) == 20, "no more for having waited"
     assert budgets.refused() == {"blue": 0, "red": 980 + 8 + 980}
+
+
+def test_long_answers_count_as_more() -> None:
+    clock = Clock()
+    budgets = RequestBudgets(2.0, clock)
+    assert budgets.spend("red")
+    budgets.answered("red", ANSWER_BYTES - 1)
+    assert sum(budgets.spend("red") for _ in range(100)) == 19
+    budgets.answered("red", 10 * ANSWER_BYTES)
+    clock.now += 5.0
+    assert not budgets.spend("red"), "it owes them"
+    clock.now += 0.5
+    assert budgets.spend("red") and budgets.spend("blue")
+    budgets.answered("nobody", 1 << 30)
+    assert len(budgets) == 2
 
 
 def test_the_slowest_rate_still_admits_one() -> None:
@@ -98,3 +114,32 @@ async def test_a_page_fills_no_log(rest: Rest, monkeypatch: pytest.MonkeyPatch) 
     of_requests = [each for each in rest.logged[first:] if each["event"] == "request"]
     assert len(of_requests) == Meter.BURST
     assert told(rest) == [1]
+
+
+async def test_long_lists_and_pages_cost_their_tenant(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_budgets, "ANSWER_BYTES", 1 << 10)
+    await rest.world.join("n1")
+    await rest.tenant("blue")
+    for _ in range(8):
+        await rest.lease("blue", memory_bytes=1 << 20, share_permille=1)
+    budgets = RequestBudgets(2.0, Clock())
+    rest.app = make_app(rest.world.pool, budgets=budgets)
+    await rest.client.aclose()
+    rest.client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(rest.app), base_url="http://pool/v1"
+    )
+    budget = budgets._tenants
+    answer = await rest.ask("GET", "/leases", by="blue")
+    assert budget["blue"].left == 20 - 1 - len(answer.content) // 1024
+    blue = Visitor(rest.app)
+    budget.clear()
+    await blue.sign_in(rest.tokens["blue"])
+    before = budget["blue"].left
+    inner = len((await rest.ask("GET", "/leases?limit=100")).content)
+    page = await blue.client.get("/console/leases")
+    assert page.status_code == 200 and len(page.content) > 10_000
+    assert budget["blue"].left <= before - 1 - inner // 1024 - len(page.content) // 1024
+    refused = await blue.client.get("/console/leases")
+    assert refused.status_code == 429 and "more than 2 requests" in refused.text

@@ -69,7 +69,7 @@ async def visit(request: Request) -> Visit:
     session = session_of(request)
     if session is None:
         raise Problem(401, "bad-token", "sign in first")
-    request.scope["state"]["actor"] = session.token.id
+    request.scope["state"].update(actor=session.token.id, tenant=session.token.tenant)
     return Visit(request, session, Api(request, session.secret))
 
 
