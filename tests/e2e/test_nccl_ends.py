@@ -6,9 +6,12 @@ second one is on a server that stays.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -72,6 +75,48 @@ class Hosts:
 def hosts(home: paths.Home) -> Iterator[Hosts]:
     with ExitStack() as stack:
         yield Hosts(stack)
+
+
+class Wire:
+    """What the interfaces of the hosts have carried since this was made."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._before = self._read()
+
+    def _read(self) -> Counter[tuple[str, str]]:
+        found = Counter[tuple[str, str]]()
+        for name, host in self._fabric.hosts.items():
+            show = [*host.enter, *["ip", "-s", "-j", "link", "show", "fabric0"]]
+            stats = json.loads(subprocess.check_output(show))[0]["stats64"]
+            found |= {(name, way): stats[way]["bytes"] for way in ("rx", "tx")}
+        return found
+
+    def carried(self) -> tuple[int, int]:
+        """Bytes between the servers, and of the programs."""
+        now = self._read()
+        now.subtract(self._before)
+        clients = now["programs", "rx"] + now["programs", "tx"]
+        return now[STAYS, "tx"] + now[LOST, "tx"] - now["programs", "rx"], clients
+
+
+def test_no_bytes_of_a_collective_pass_a_client(
+    toolchain: Toolchain, talk: StartTalk, hosts: Hosts, tmp_path: Path
+) -> None:
+    if hosts.fabric is None:
+        pytest.skip(no_fabric())
+    wire = Wire(hosts.fabric)
+    program = [*hosts.enter, str(toolchain.driver_program("nccl_ranks"))]
+    ranks = [
+        talk([*program, str(rank), str(tmp_path / "job"), "warm"], server.environment("tcp"))
+        for rank, server in enumerate(hosts.servers.values())
+    ]
+    for rank in ranks:
+        result = rank.finish()
+        assert result.stdout == "PASS nccl_ranks\n", result.explain()
+    between, clients = wire.carried()
+    reduced = 2 * 200 * 4000  # both ways: nccl_ranks.c's WARM times COUNT floats
+    assert between >= reduced and clients < reduced / 4, (between, clients)
 
 
 def jobs(
