@@ -3,9 +3,10 @@
     python tests/gpu/nccl.py --out DIR [--only PROGRAM ...] [--ways shm tcp hosts]
 
 Losses must be those of a native run; the bandwidth of an all-reduce of 256 MiB is shown beside the
-native one, and must be 0.95 of it over shared memory. `hosts`: two servers, a GPU each, as if they
-were two hosts. With fewer than two GPUs, or without PyTorch, it says `skipped`. The exit code is 1
-if any row failed.
+native one, and must be 0.95 of it over shared memory. `scaling` shows what of a rank's own speed is
+left when both train. `hosts`: two servers, a GPU each, as if they were two hosts; the bytes of the
+collectives must not pass the ranks themselves. With fewer than two GPUs, or without PyTorch, it
+says `skipped`. The exit code is 1 if any row failed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROOT = HERE.parent.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
-from nccl_programs import PROGRAMS  # noqa: E402
+from nccl_programs import BYTES, PROGRAMS  # noqa: E402
 from two_cards import cards, native_environment  # noqa: E402
 from two_hosts import plain  # noqa: E402
 
@@ -85,8 +86,21 @@ def ours(server: PoolServer, way: str) -> dict[str, str]:
 
 def remote(given: argparse.Namespace, name: str, way: str, servers: list[PoolServer]) -> Row:
     if way == "hosts":
-        return run_ranks(given, name, [ours(server, "tcp") for server in servers])
+        stats = [given.out / f"nccl-{name}-{rank}-stats.json" for rank in range(len(servers))]
+        envs = [
+            {**ours(server, "tcp"), "GPUPOOL_STATS": str(path)}
+            for server, path in zip(servers, stats, strict=True)
+        ]
+        row = run_ranks(given, name, envs)
+        row["_client_bytes"] = sum(client_bytes(path) for path in stats)
+        return row
     return run_torchrun(given, name, ours(servers[0], way))
+
+
+def client_bytes(stats: Path) -> int:
+    """What a rank has sent to its server and received: none of it is a collective's."""
+    counted = json.loads(stats.read_text())
+    return int(counted["bytes_sent"]) + int(counted["bytes_received"])
 
 
 def judge(row: Row) -> str:
@@ -98,6 +112,8 @@ def judge(row: Row) -> str:
     row["ratio"] = ratio
     if row["way"] == "shm" and ratio < LEAST:
         return f"{there['_gb_s']:.1f} GB/s are {ratio:.3f} of {here['_gb_s']:.1f}"
+    if row["program"] == "bandwidth" and there.get("_client_bytes", 0) > BYTES:
+        return f"{there['_client_bytes']} bytes passed the clients"
     return ""
 
 

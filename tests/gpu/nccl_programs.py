@@ -74,10 +74,44 @@ def bandwidth(torch: Any, rank: int) -> Report:
     return {"sum": small[0].item(), "_gb_s": 50 * BYTES / took / 1e9, "_small_us": each * 1e6}
 
 
+def wide(torch: Any) -> Any:
+    """100 million parameters: 400 MB of gradients, and a step of some milliseconds."""
+    layers = [torch.nn.Linear(4096, 4096) for _ in range(6)]
+    return torch.nn.Sequential(*layers).cuda()
+
+
+def steps_a_second(torch: Any, net: Any) -> float:
+    rows = torch.randn(2048, 4096, device="cuda")
+    begin = 0.0
+    for step in range(10 + 50):
+        if step == 10:
+            torch.cuda.synchronize()
+            begin = time.monotonic()
+        net(rows).square().mean().backward()
+        net.zero_grad()
+    torch.cuda.synchronize()
+    return 50 / (time.monotonic() - begin)
+
+
+def scaling(torch: Any, rank: int) -> Report:
+    """A rank's steps by itself, and with the others': each has the same work."""
+    net = wide(torch)
+    alone = steps_a_second(torch, net)
+    together = steps_a_second(
+        torch, torch.nn.parallel.DistributedDataParallel(net, device_ids=[device(torch)])
+    )
+    return {
+        "_alone_steps_s": alone,
+        "_steps_s": together,
+        "_efficiency": together / alone,
+    }
+
+
 PROGRAMS: dict[str, Callable[[Any, int], Report]] = {
     "ddp": ddp,
     "fsdp": fsdp,
     "bandwidth": bandwidth,
+    "scaling": scaling,
 }
 
 
