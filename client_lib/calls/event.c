@@ -28,7 +28,8 @@ CUresult gpc_event_submitted(CUevent event, unsigned flags)
 
 CUresult gpc_event_noted(CUevent event, unsigned flags)
 {
-    if (flags & CU_EVENT_DISABLE_TIMING && !(flags & CU_EVENT_INTERPROCESS))
+    bool shares = gpc_session_shares(gpc_session_of_handle((uint64_t)event));
+    if ((!shares || flags & CU_EVENT_DISABLE_TIMING) && !(flags & CU_EVENT_INTERPROCESS))
         gpc_event_may_be_polled(event);
     else
         gpc_event_not_polled(event);

@@ -24,6 +24,7 @@ struct polled {
     uint64_t number; /* of the last record; 0: it has none */
     uint64_t given;  /* the last number, perhaps of a record before or another event's */
     uint64_t over;   /* the last that was seen to be over */
+    bool guessed;    /* it was not asked for before its first number */
     uint64_t untold; /* up to this one the worker has to be asked */
     uint64_t asked;  /* ns: when the worker was asked last, or the event recorded */
 };
@@ -31,9 +32,12 @@ struct polled {
 struct gpc_event_page {
     bool told; /* by notices: there is no page */
     struct gp_share share;
-    CUcontext context;        /* of the records; NULL: none yet */
-    uint64_t last;            /* number that was given */
-    struct polled of[PLACES]; /* by the events' indices */
+    CUcontext context; /* of the records; NULL: none yet */
+    uint64_t last;     /* number that was given */
+    struct {
+        unsigned recorded, asked; /* of these */
+    } fresh;                      /* events at their first record */
+    struct polled of[PLACES];     /* by the events' indices */
 };
 
 /* The shadow of an event that may be polled and has not been asked for. */
@@ -42,6 +46,11 @@ static char may_be_polled;
 void gpc_event_may_be_polled(CUevent event)
 {
     gpc_handle_attach((uint64_t)event, &may_be_polled);
+}
+
+static bool is_fresh(CUevent event)
+{
+    return gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event) == &may_be_polled;
 }
 
 static struct gpc_event_page *page_of(const struct gpc_session *s)
@@ -62,7 +71,7 @@ void gpc_event_not_polled(CUevent event)
 {
     struct gpc_event_page *page;
     struct polled *p = polled_of(event, &page);
-    if (p || gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event) == &may_be_polled)
+    if (p || is_fresh(event))
         gpc_handle_attach((uint64_t)event, NULL);
 }
 
@@ -131,6 +140,52 @@ static bool is_written(const struct gpc_event_page *page)
     return page->told || word(page, GP_EVENT_PAGE_CLOSED) == 0;
 }
 
+/* --- programs that make an event for each thing that they ask for --------------------------- */
+
+/* So many events tell what a program does with the next; half of what they told is forgotten then. */
+#define FRESH_MOST 64
+#define FRESH_LEAST 2
+
+static void fresh_count(unsigned *what, struct gpc_event_page *page)
+{
+    if (__atomic_add_fetch(what, 1, __ATOMIC_RELAXED) < FRESH_MOST)
+        return;
+    unsigned asked = __atomic_load_n(&page->fresh.asked, __ATOMIC_RELAXED);
+    unsigned recorded = __atomic_load_n(&page->fresh.recorded, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->fresh.asked, asked / 2, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->fresh.recorded, recorded / 2, __ATOMIC_RELAXED);
+}
+
+/* An event is recorded that nobody has asked for: whether it is likely that somebody will. */
+static bool fresh_guess(struct gpc_event_page *page)
+{
+    unsigned asked = __atomic_load_n(&page->fresh.asked, __ATOMIC_RELAXED);
+    unsigned recorded = __atomic_load_n(&page->fresh.recorded, __ATOMIC_RELAXED);
+    fresh_count(&page->fresh.recorded, page);
+    return asked >= FRESH_LEAST && 2 * asked >= recorded;
+}
+
+/* The event's place in the page; NULL: it has none, or must be asked for. */
+static struct polled *polled_make(CUevent event, struct gpc_event_page *page, bool guessed)
+{
+    uint32_t index = gp_handle_index((uint64_t)event);
+    if (index >= PLACES)
+        return NULL;
+    struct polled *p = &page->of[index];
+    __atomic_store_n(&p->number, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->guessed, guessed, __ATOMIC_RELAXED);
+    gpc_handle_attach((uint64_t)event, p);
+    return p;
+}
+
+static struct polled *fresh_polled(CUevent event, struct gpc_event_page **page)
+{
+    if (!is_fresh(event))
+        return NULL;
+    *page = page_of(gpc_session_of_handle((uint64_t)event));
+    return *page && (*page)->told && fresh_guess(*page) ? polled_make(event, *page, true) : NULL;
+}
+
 uint64_t gpc_event_number(CUevent event)
 {
     struct gpc_event_page *page;
@@ -181,6 +236,8 @@ bool gpc_event_numbered(const struct gpc_route *on, CUevent event, struct gpc_ev
     struct gpc_event_page *page;
     struct polled *p = polled_of(event, &page);
     if (!p)
+        p = fresh_polled(event, &page);
+    if (!p)
         return false;
     bool numbered = on->context && gpc_session_of_handle((uint64_t)event) == on->session &&
                     !gpc_capture_active() && !gpc_session_sync() && may_number(page, p, on);
@@ -215,13 +272,15 @@ bool gpc_event_told(CUevent event, CUresult *r)
     uint64_t number = p ? __atomic_load_n(&p->number, __ATOMIC_RELAXED) : 0;
     if (!number || gpc_capture_active() || !gpc_session_works(s))
         return false;
+    if (__atomic_exchange_n(&p->guessed, false, __ATOMIC_RELAXED))
+        fresh_count(&page->fresh.asked, page);
     bool over = is_over(page, p, number);
     if (page->told && !over) {
         gpc_session_poll(s);
         over = is_over(page, p, number);
     }
     bool comes = is_written(page) && __atomic_load_n(&p->untold, __ATOMIC_RELAXED) < number;
-    if (!over && (!comes || is_time(p)))
+    if (!over && (!comes || (!page->told && is_time(p)))) /* who tells, tells of errors, too */
         return false;
     if (!page->told)         /* by the GPU, and not in the order of what the worker says */
         gpc_session_poll(s); /* what failed before has been told before */
@@ -239,13 +298,12 @@ bool gpc_event_told(CUevent event, CUresult *r)
 /* It has been asked for: from now on its records bring numbers. */
 static void become_polled(CUevent event)
 {
-    uint32_t index = gp_handle_index((uint64_t)event);
     struct gpc_event_page *page;
-    if (gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event) != &may_be_polled || index >= PLACES ||
-        gpc_capture_active() || !(page = page_open(gpc_session_of_handle((uint64_t)event))))
+    if (!is_fresh(event) || gpc_capture_active() ||
+        !(page = page_open(gpc_session_of_handle((uint64_t)event))))
         return;
-    __atomic_store_n(&page->of[index].number, 0, __ATOMIC_RELAXED);
-    gpc_handle_attach((uint64_t)event, &page->of[index]);
+    fresh_count(&page->fresh.asked, page);
+    polled_make(event, page, false);
 }
 
 void gpc_event_asked(CUevent event, uint64_t number, CUresult r)

@@ -3,10 +3,12 @@
  * writes. Once an event has been asked for, each later record brings a number, which the GPU
  * writes into the event's place in the page right before it comes to the record; a query compares.
  * Over a network the worker sends the number when the record is over, behind whatever was submitted
- * before it has brought: bytes for pinned memory, and errors.
+ * before it has brought: bytes for pinned memory, and errors. Programs that make an event for each
+ * thing they ask for have its first record told, too.
  *
- * Only events without timing are polled so (the write would be measured), only those of one
- * context of a session (the page is pinned in it), and none that other processes or graphs record.
+ * Over shared memory only events without timing are polled so (the write would be measured), and
+ * only those of one context of a session (the page is pinned in it); nowhere any that other
+ * processes or graphs record.
  * What stands in the page is the worker's to say and the GPU's to write: a wrong number makes a
  * query of this session wrong, and leads nowhere.
  */

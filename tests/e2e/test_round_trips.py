@@ -112,6 +112,18 @@ def test_a_graph_built_by_hand_costs_no_wait_a_node(
     assert many["round_trips"] == few["round_trips"], many
 
 
+def test_events_that_are_asked_for_once_cost_no_wait(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    """A program that asks for each of its new events is told of the next ones over a network."""
+    if transport == "shm":
+        pytest.skip("the GPU would write for each; the question is cheaper")
+    binary = toolchain.driver_program("driver_polled")
+    few = counted(server, transport, [str(binary), "fresh", "10"])
+    many = counted(server, transport, [str(binary), "fresh", "210"])
+    assert many["round_trips"] == few["round_trips"], many
+
+
 def test_a_query_of_an_event_that_is_over_costs_no_wait(
     toolchain: Toolchain, server: PoolServer, transport: str
 ) -> None:

@@ -4,6 +4,7 @@
  *
  *   driver_polled            what queries say
  *   driver_polled count N    N queries of events that are over; the waits are counted from outside
+ *   driver_polled fresh N    N events that are made, recorded and asked for once; likewise
  *   driver_polled fault      behind a kernel that faults
  *   driver_polled hold       behind work that never ends, until the worker is gone
  */
@@ -222,6 +223,21 @@ static void count(int queries)
         CU(cuEventQuery(events[i % EVENTS]));
 }
 
+/* As who keeps memory until a copy of it is through. */
+static void fresh(int events)
+{
+    for (int i = 0; i < events; i++) {
+        CUevent event;
+        CUresult r;
+        CU(cuEventCreate(&event, i % 2 ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
+        CU(cuEventRecord(event, stream));
+        r = cuEventQuery(event);
+        EXPECT(r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY, "event %d: %d", i, (int)r);
+        CU(cuEventDestroy(event));
+    }
+    CU(cuStreamSynchronize(stream));
+}
+
 static void fault(void)
 {
     CUmodule module;
@@ -250,6 +266,8 @@ int main(int argc, char **argv)
     prepare();
     if (argc == 3 && strcmp(argv[1], "count") == 0) {
         count(atoi(argv[2]));
+    } else if (argc == 3 && strcmp(argv[1], "fresh") == 0) {
+        fresh(atoi(argv[2]));
     } else if (argc == 2 && strcmp(argv[1], "fault") == 0) {
         fault();
         return finish("driver_polled");
