@@ -20,6 +20,7 @@ struct gp_op_info {
     const char *mode;
     unsigned char in_context; /* acts in the calling thread's context */
     unsigned char quiet; /* it puts nothing on the GPU */
+    unsigned char stalls; /* what is on the GPU may wait for what the program does next */
     unsigned char tidies; /* the worker may use, or give back, memory that is free */
     unsigned char staged; /* the worker needs staging memory for it */
     unsigned char blocks; /* the driver may wait for the GPU in it */
@@ -67,6 +68,7 @@ class _Facts:
             "mode": f'"{f.mode}"',
             "in_context": "1" if f.needs == "context" else "",
             "quiet": "1" if f.quiet else "",
+            "stalls": "1" if f.stalls else "",
             "tidies": "1" if f.tidies or f.takes else "",
             "staged": "1" if f.staged else "",
             "blocks": "1" if f.may_block else "",

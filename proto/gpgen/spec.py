@@ -87,6 +87,7 @@ grows       the driver may take, or give back, memory that nobody asked for
 quiet       it puts nothing on the GPU: what was idle before it is idle behind it
 tidies      the worker may use, or give back, memory of the device that is free; what says what
             it takes does
+stalls      what is on the GPU may wait, from then on, for what the program does next
 staged      the worker needs a piece of its staging memory for it
 capture     what it does to its stream's capture: "begins", "joins" or "ends" it, "asks"
             about it, or "refuses": it is not supported while there is one. An async call
@@ -171,6 +172,7 @@ KEYS = {
     "first_waits",
     "quiet",
     "tidies",
+    "stalls",
     "staged",
     "blocks",
     "slow",
@@ -218,6 +220,7 @@ class Function:
     first_waits: bool = False
     quiet: bool = False  # puts nothing on the GPU
     tidies: bool = False  # the worker may use, or give back, memory that is free
+    stalls: bool = False  # the GPU may wait for what the program does next
     staged: bool = False  # the worker needs a piece of its staging memory for it
     blocks: bool = True  # the driver may wait for the GPU in it, if it is waited for at all
     slow: bool = False  # keeps the worker in the driver for long, loading or compiling

@@ -94,6 +94,8 @@ def _check_mode(function: Function) -> None:
         raise function.fail("quiet", "it is not sent, or puts work on the GPU")
     if function.tidies and not function.has_wire:
         raise function.fail("tidies", f"a {mode} function takes no free memory by itself")
+    if function.stalls and not function.has_wire:
+        raise function.fail("stalls", f"a {mode} function is not sent to a GPU")
     if not function.blocks and not function.waits:
         raise function.fail("blocks", f"a {mode} function blocks nobody: nothing to take back")
     if function.later and mode != "notify":

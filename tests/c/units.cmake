@@ -19,13 +19,15 @@ foreach(name ranges ask servers visible)
   gp_unit_test(${name} gpc_parts)
 endforeach()
 foreach(name allocator allocator_kept allocator_shared shareable mapped_array pool wait event
-    event_page budget quota growth gate copy staging handles graph_edges hidden_nodes peer_wire peer_seal
-    ranks unique_id)
+    event_page budget quota growth gate gate_stands copy staging handles graph_edges hidden_nodes peer_wire
+    peer_seal ranks unique_id)
   gp_unit_test(${name} gpw_parts)
 endforeach()
 gp_unit_test(wait_after gpw_parts ${CMAKE_CURRENT_LIST_DIR}/streams_driver.c)
 target_link_libraries(test_quota PRIVATE gp_board)
-target_include_directories(test_gate PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter)
+foreach(name gate gate_stands)
+  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter)
+endforeach()
 gp_unit_test(gang_gates gpw_parts ${CMAKE_CURRENT_LIST_DIR}/simulated_cards.c)
 target_link_libraries(test_gang_gates PRIVATE gp_board)
 

@@ -32,6 +32,10 @@
 #define LOOK_ENDING_US 20
 /* How long a turn that ends waits for work that may be blocked. */
 #define BLOCKED_NS 50000000u
+/* How long nothing under way is over before that stands: of a program whose streams or kernels wait
+ * for what it does, and of any other. Each hundredth of it something more is let in then. */
+#define STALLS_NS 20000000u
+#define STANDS_NS 1000000000u
 
 struct gate {
     struct gp_seat *seat;
@@ -41,12 +45,14 @@ struct gate {
     CUcontext start_context;
     uint64_t slice_us;
     uint64_t yields; /* ns: since when the turn should end; 0: it need not */
+    unsigned beyond; /* submissions of this turn that were let in because it stands */
 };
 
 struct gpw_gates {
     struct gate at[GP_DEVICES_MAX];
     unsigned count;      /* at[0 … count) may have a board */
     struct gate *closed; /* the one that the next message waits at */
+    bool stalls;         /* the program makes its GPUs wait for what it does */
 };
 
 /* The first gate with a board behind `g`, or of all if that is NULL; NULL: no more. */
@@ -148,6 +154,7 @@ static void gate_poll(struct gpw_session *s, struct gate *g)
     if (gpw_marks_drained(&g->marks)) {
         g->busy = false;
         g->yields = 0;
+        g->beyond = 0;
         gp_seat_idle(g->seat, 0);
     }
 }
@@ -193,24 +200,50 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     gp_seat_started(g->seat); /* as well as we know */
 }
 
-static bool admit(struct gpw_session *s, struct gate *g)
+/*
+ * What is under way may wait for a message that waits here: for a value that the program writes, for
+ * the kernel or copy that ends one which stays. Nothing tells that from work that takes long, but
+ * that nothing is over: then more and more is let in, so that it ends some time, and so that long
+ * work has little more in front of who comes next.
+ */
+static bool stands(const struct gpw_session *s, const struct gate *g)
+{
+    const struct gpw_marks *m = &g->marks;
+    uint64_t patience_ns = s->gates->stalls ? STALLS_NS : STANDS_NS;
+    uint64_t placed = m->count ? m->at[m->first].placed : gp_now_ns();
+    uint64_t since = gp_now_ns() - (placed > m->passed ? placed : m->passed);
+    return since >= patience_ns && g->beyond <= (since - patience_ns) / (patience_ns / 100);
+}
+
+/* Whether so much is under way that the next has to wait. */
+static bool is_full(struct gpw_session *s, struct gate *g)
 {
     if (g->busy && gp_seat_must_yield(g->seat)) {
         gate_poll(s, g); /* marks what is not marked, says when it is over */
         if (g->busy && gp_seat_must_yield(g->seat))
-            return false;
+            return true;
     }
     /* behind long work the GPU may wait for the next a little: that is less than a turn
      * that cannot end */
     unsigned ahead = !gp_seat_contended(g->seat) ? GPW_MARKS_MOST
                      : g->marks.took > LONG_NS   ? 1
                                                  : AHEAD;
-    if (g->marks.count >= ahead) {
-        marks_check(s, g);
-        if (g->marks.count >= ahead && !may_be_blocked(s))
-            return false;
-        if (g->marks.count == GPW_MARKS_MOST)
-            gpw_marks_drop(s, &g->marks);
+    if (g->marks.count < ahead)
+        return false;
+    marks_check(s, g);
+    if (g->marks.count >= ahead && !may_be_blocked(s))
+        return true;
+    if (g->marks.count == GPW_MARKS_MOST)
+        gpw_marks_drop(s, &g->marks);
+    return false;
+}
+
+static bool admit(struct gpw_session *s, struct gate *g)
+{
+    if (is_full(s, g)) {
+        bool more = g->busy && stands(s, g);
+        g->beyond += more;
+        return more;
     }
     if (!gp_seat_enter(g->seat))
         return false;
@@ -228,7 +261,7 @@ static bool admit_slow(struct gpw_session *s)
             continue;
         gpw_marks_place(s, &g->marks);
         gate_poll(s, g);
-        if (g->busy) {
+        if (g->busy && !stands(s, g)) {
             s->gates->closed = g;
             return false;
         }
@@ -335,6 +368,7 @@ void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h,
     if (!s->gates)
         return;
     enum gp_work kind = work_of(s, h);
+    s->gates->stalls |= gp_op_info(h->op)->stalls;
     if (kind != GP_WORK_NONE)
         note_work(s, h, place, kind);
 }

@@ -81,4 +81,10 @@ __global__ void write_to(int *where)
 {
     *where = 42;
 }
+
+__global__ void wait_until(volatile int *word, int value)
+{
+    while (*word != value)
+        ;
+}
 }

@@ -20,6 +20,7 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .name = "cuEventDestroy_v2",
         .mode = "async",
         .in_context = 1,
+        .stalls = 1,
     },
     [GP_OP_cuEventElapsedTime_v2] = {
         .name = "cuEventElapsedTime_v2",

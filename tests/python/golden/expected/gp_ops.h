@@ -115,6 +115,7 @@ struct gp_op_info {
     const char *mode;
     unsigned char in_context; /* acts in the calling thread's context */
     unsigned char quiet; /* it puts nothing on the GPU */
+    unsigned char stalls; /* what is on the GPU may wait for what the program does next */
     unsigned char tidies; /* the worker may use, or give back, memory that is free */
     unsigned char staged; /* the worker needs staging memory for it */
     unsigned char blocks; /* the driver may wait for the GPU in it */
