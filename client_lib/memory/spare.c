@@ -22,6 +22,8 @@ struct spare {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct spare spares[GP_DEVICES_MAX][GP_CLASSES];
+/* All work that reaches a device's memory, up to this message, is over. */
+static uint64_t idle_behind[GP_DEVICES_MAX];
 
 void gpc_spare_sent(struct gpc_session *s, const struct gp_header *h)
 {
@@ -121,11 +123,11 @@ CUresult gpc_spare_take(const struct gpc_route *on, CUdeviceptr *at, size_t byte
 
 /* --- freeing ----------------------------------------------------------------------------------- */
 
-/* Under the lock: nothing that puts work on the GPU was sent since this context's was over. */
-static bool is_idle(const struct gpc_session *s, CUcontext context)
+/* Under the lock: nothing that puts work on a GPU was sent since all that reaches this device's
+ * memory was over. */
+static bool is_idle(const struct gpc_session *s, CUdevice device)
 {
-    return s->idle_context == context &&
-           __atomic_load_n(&s->busy_seq, __ATOMIC_RELAXED) <= s->idle_seq;
+    return __atomic_load_n(&s->busy_seq, __ATOMIC_RELAXED) <= idle_behind[device];
 }
 
 /* Whether the memory may be kept: it lies in the one granule, or there is none yet. */
@@ -139,7 +141,7 @@ static bool piece_want(const struct gpc_route *on, const struct gpc_range *range
     if (want) {
         p->granule = granule_of(range->begin);
         *tidied = p->tidied;
-        *idle = is_idle(on->session, on->context);
+        *idle = is_idle(on->session, range->device);
     }
     pthread_mutex_unlock(&lock);
     return want;
@@ -163,10 +165,8 @@ CUresult gpc_spare_free(const struct gpc_route *on, const struct gpc_range *rang
     if (!here.context || gpc_session_of_handle((uint64_t)here.context) != here.session ||
         !can(here.session, GP_OP_gp_memory_free) || !piece_want(&here, range, &tidied, &idle))
         return CUDA_ERROR_NOT_READY;
-    struct gp_req_gp_memory_free q = {.h.op = GP_OP_gp_memory_free,
-                                      .dptr = range->begin,
-                                      .cookie = (uint64_t)here.context,
-                                      .idle = idle};
+    struct gp_req_gp_memory_free q = {
+        .h.op = GP_OP_gp_memory_free, .dptr = range->begin, .idle = idle};
     struct gpc_call call = {.route = here, .request = &q.h, .request_size = sizeof q};
     CUresult r = post(&call, tidied);
     if (r == CUDA_SUCCESS && idle)
@@ -194,10 +194,8 @@ void gpc_on_gp_memory_spare(struct gpc_session *s, const struct gp_req_gp_memory
             continue;
         pthread_mutex_lock(&lock);
         spare_add(s, device, q->at, q->behind);
-        if (q->behind > s->idle_seq) {
-            s->idle_seq = q->behind;
-            s->idle_context = (CUcontext)q->cookie;
-        }
+        if (q->behind > idle_behind[device])
+            idle_behind[device] = q->behind;
         pthread_mutex_unlock(&lock);
     }
 }

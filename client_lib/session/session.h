@@ -67,9 +67,6 @@ struct gpc_session {
     uint64_t uploaded_seq; /* of settled_stream: 0 none */
     /* the last message that is not quiet, and the last that tidies; read without the lock */
     uint64_t busy_seq, tidied_seq;
-    /* memory/spare.c: all work of this context up to this message is over */
-    uint64_t idle_seq;
-    CUcontext idle_context;
     struct gpc_event_page *event_page; /* event_page.h; without a lock */
     bool event_page_wanted;
 

@@ -54,7 +54,7 @@ def take(at: int, size: int) -> bytes:
 
 
 def free(at: int, *, idle: bool) -> bytes:
-    return struct.pack("<QQI4x", at, 0x1234, idle)
+    return struct.pack("<QI4x", at, idle)
 
 
 def spare(worker: Worker, size: int = MIB) -> int:

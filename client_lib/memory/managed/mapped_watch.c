@@ -113,12 +113,12 @@ static void *closer(void *arg)
 
 /* --- when work is over ------------------------------------------------------------------------- */
 
-/* Those of the contexts that have nothing under way any more. One that captures cannot be asked:
- * the next touch asks again. */
+/* Those of the contexts that have nothing under way any more. While a stream captures, nobody can
+ * say what it did before that: the next touch asks again. */
 static unsigned idle_ones(CUcontext *contexts, unsigned count)
 {
     unsigned n = 0;
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count && !gpc_capture_active(); i++) {
         const struct gpc_route on = gpc_route_in(contexts[i]);
         CUresult r = gpc_wire_cuCtxSynchronize_on(&on);
         if (r < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || r > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)

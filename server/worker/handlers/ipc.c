@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "gpw_handlers.h"
+#include "in_use.h"
 #include "later.h"
 #include "memory_internal.h"
 #include "pool.h"
@@ -136,11 +137,12 @@ CUresult gpw_gp_ipc_unmap(struct gpw_session *s, CUdeviceptr dptr, uint32_t *lef
     *left = --one->maps;
     if (!u)
         return CUDA_SUCCESS;
-    *u = (struct unmapping){s->memory->windows[one->ordinal].allocator, one->mapped_at};
+    const struct gpw_window *window = &s->memory->windows[one->ordinal];
+    *u = (struct unmapping){window->allocator, one->mapped_at};
     one->mapped_at = 0;
     bool before = gpw_strict(s, false);
-    if (gpw_after_context(s, unused, u) != CUDA_SUCCESS)
-        unused(s, u, CUDA_SUCCESS); /* a capture, or an error that ended all work */
+    if (gpw_after_users(s, window, unused, u) != CUDA_SUCCESS)
+        unused(s, u, CUDA_SUCCESS); /* a capture, or no memory */
     gpw_strict(s, before);
     return CUDA_SUCCESS;
 }

@@ -22,8 +22,7 @@ void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext
 
 /* Free when the work before is over. `keep`: the client hands it out again, and is told with its
  * cookie when it may; `idle`: it may at once, because nothing is under way. */
-CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, bool idle,
-                         uint64_t cookie);
+CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, bool idle);
 /* Frees are numbered; those up to `number` that only wait for the GPU. */
 uint64_t gpw_memory_last_free(const struct gpw_session *s);
 bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number);

@@ -4,6 +4,7 @@
 #include "allocator.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "in_use.h"
 #include "later.h"
 #include "memory_internal.h"
 
@@ -12,10 +13,9 @@ struct pending_free {
     struct gpw_wait wait; /* while a capture keeps us from asking */
     struct gpw_window *window;
     CUdeviceptr address;
-    CUcontext context; /* whose work is waited for */
+    CUcontext context; /* that was current */
     uint64_t number;
     uint64_t behind; /* the client wants to know, and hand it out again: its message; else 0 */
-    uint64_t cookie; /* and what it is told */
     bool held_up;    /* by a capture, whose end comes as a message, or for want of memory */
     struct pending_free *next;
 };
@@ -43,14 +43,19 @@ bool gpw_memory_must_wait(const struct gpw_session *s)
 /* Of a pool or a graph, by cuMemFree: on a stream of its own, because cuMemFree would wait here for
  * whatever others have submitted. A graph's is free when this returns: its next launch, on another
  * stream, takes the same addresses. */
-static void free_ordered(struct gpw_session *s, CUdeviceptr address)
+static void free_ordered(struct gpw_session *s, const struct pending_free *f)
 {
+    CUcontext before = NULL;
     CUstream stream;
-    if (s->driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
-        return;
-    s->driver->cuMemFreeAsync(address, stream);
-    s->driver->cuStreamSynchronize(stream);
-    s->driver->cuStreamDestroy_v2(stream);
+    s->driver->cuCtxGetCurrent(&before);
+    if (gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)f->context) != 0) /* it still is */
+        s->driver->cuCtxSetCurrent(f->context);
+    if (s->driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+        s->driver->cuMemFreeAsync(f->address, stream);
+        s->driver->cuStreamSynchronize(stream);
+        s->driver->cuStreamDestroy_v2(stream);
+    }
+    s->driver->cuCtxSetCurrent(before);
 }
 
 static void settle(struct gpw_session *s, void *arg)
@@ -70,7 +75,7 @@ static void give_window(struct gpw_session *s, const struct pending_free *f)
     if (!kept)
         return;
     gpw_allocator_settle(a);
-    gpw_notify_gp_memory_spare(s, f->address, f->behind, f->cookie);
+    gpw_notify_gp_memory_spare(s, f->address, f->behind);
 }
 
 /* Unmapping waits for the GPU. */
@@ -83,7 +88,7 @@ static void give_back(struct gpw_session *s, void *arg)
     if (f->window)
         give_window(s, f);
     else
-        free_ordered(s, f->address);
+        free_ordered(s, f);
     free(f);
 }
 
@@ -93,24 +98,15 @@ static void free_now(struct gpw_session *s, void *arg, CUresult result)
         gpw_when_none_blocked(s, give_back, arg);
 }
 
-/* True once it is under way, or over because the context has failed. */
+/* True once it is under way. */
 static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
 {
     struct pending_free *f = (struct pending_free *)w;
-    CUcontext before = NULL;
     f->held_up = false;
-    s->driver->cuCtxGetCurrent(&before);
-    if (gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)f->context) != 0) /* it still is */
-        s->driver->cuCtxSetCurrent(f->context);
-    CUresult r = gpw_after_context(s, free_now, f); /* `f` may be gone then */
-    s->driver->cuCtxSetCurrent(before);
-    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || r == CUDA_ERROR_OUT_OF_MEMORY) {
-        f->held_up = true; /* the GPU may still use it */
-        return false;
-    }
-    if (r != CUDA_SUCCESS)
-        free_now(s, f, r);
-    return true;
+    if (gpw_after_users(s, f->window, free_now, f) == CUDA_SUCCESS) /* `f` may be gone then */
+        return true;
+    f->held_up = true; /* the GPU may still use it */
+    return false;
 }
 
 static void free_cancel(struct gpw_session *s, struct gpw_wait *w)
@@ -150,8 +146,7 @@ static CUresult free_idle(struct gpw_session *s, struct gpw_window *w, CUdevicep
     return CUDA_SUCCESS;
 }
 
-CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, bool idle,
-                         uint64_t cookie)
+CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, bool idle)
 {
     struct gpw_window *w = gpw_window_of(s, dptr);
     /* stream-ordered allocations may be freed so, too */
@@ -159,9 +154,8 @@ CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, boo
         return CUDA_ERROR_INVALID_VALUE;
     if (w && keep && idle && gpw_allocator_keep(w->allocator, dptr, s->at_message))
         return free_idle(s, w, dptr);
-    return free_later(
-        s, &(struct pending_free){
-               .window = w, .address = dptr, .behind = keep ? s->at_message : 0, .cookie = cookie});
+    return free_later(s, &(struct pending_free){
+                             .window = w, .address = dptr, .behind = keep ? s->at_message : 0});
 }
 
 CUresult gpw_gp_memory_take(struct gpw_session *s, CUdeviceptr dptr, size_t bytesize)

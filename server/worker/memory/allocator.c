@@ -73,11 +73,18 @@ struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevic
     return a;
 }
 
-CUresult gpw_allocator_share(struct gpw_allocator *a, CUdevice peer)
+bool gpw_allocator_reaches(const struct gpw_allocator *a, CUdevice device)
 {
     for (uint32_t i = 0; i < a->access_count; i++)
-        if (a->access[i].location.id == peer)
-            return CUDA_SUCCESS;
+        if (a->access[i].location.id == device)
+            return true;
+    return false;
+}
+
+CUresult gpw_allocator_share(struct gpw_allocator *a, CUdevice peer)
+{
+    if (gpw_allocator_reaches(a, peer))
+        return CUDA_SUCCESS;
     if (a->access_count == GP_DEVICES_MAX)
         return CUDA_ERROR_INVALID_DEVICE;
     const CUmemAccessDesc access = access_of(peer);

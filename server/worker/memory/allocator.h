@@ -36,6 +36,8 @@ void gpw_allocator_set_limit(struct gpw_allocator *a, const struct gpw_allocator
 /* Let a peer of the device read and write all that is allocated, now and later. The driver's
  * error if it cannot; what it has by then it keeps. */
 CUresult gpw_allocator_share(struct gpw_allocator *a, CUdevice peer);
+/* Whether a device can: its own, or such a peer. */
+bool gpw_allocator_reaches(const struct gpw_allocator *a, CUdevice device);
 void gpw_allocator_delete(struct gpw_allocator *a);
 /* OUT_OF_MEMORY when the device (or the window) has no more. */
 CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *out);
