@@ -8,6 +8,7 @@ sanitize-build, threads, lint, figures, coverage, ray, alone (of e2e).
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -401,6 +402,8 @@ def main() -> int:
     hear_signals()
     # Else each of thousands of processes compiles all of our Python anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if libucx := importlib.util.find_spec("libucx"):
+        os.environ.setdefault("GPUPOOL_UCX_LIBRARY", f"{Path(libucx.origin or '').parent}/lib")
     place = Place(args.build.absolute(), args.jobs)
     place.build.mkdir(parents=True, exist_ok=True)
     rows = run_stages(place, args.only) if args.only else run_all(place)

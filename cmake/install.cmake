@@ -16,6 +16,7 @@ endfunction()
 gp_install_library(gpupool_cuda lib)
 gp_install_library(gpupool_zmq lib/plugins)
 gp_install_library(gpupool_tcp lib/plugins)
+gp_install_library(gpupool_ucx lib/plugins)
 gp_install_library(gpupool_softgpu lib/driver)
 gp_install_library(gpupool_softnccl lib/driver)
 

@@ -17,6 +17,7 @@ struct plugin {
 static struct plugin plugins[] = {
     {"libgpupool_zmq.so", "gp_transport_zmq", "tcp:// and ipc://", {"tcp://", "ipc://"}, NULL},
     {"libgpupool_tcp.so", "gp_transport_tcp", "tls:// and plain://", {"tls://", "plain://"}, NULL},
+    {"libgpupool_ucx.so", "gp_transport_ucx", "ucx://", {"ucx://"}, NULL},
 };
 static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -69,6 +70,8 @@ static const struct gp_transport *plugin_open(const struct plugin *p, const char
         return NULL;
     }
     const struct gp_transport *t = plugin_check(p, handle, path, err);
+    if (t && t->ready && t->ready(err) != 0)
+        t = NULL;
     if (!t)
         dlclose(handle);
     return t;

@@ -1,6 +1,7 @@
 # gp_transport: the contract, inproc and shm; needs libc only.
 # gpupool_zmq: the plug-in for tcp:// and ipc://, the only thing that links
 # libzmq. gpupool_tcp: that for tls:// and plain://, the only thing that links OpenSSL.
+# gpupool_ucx: that for ucx://, which opens UCX when it is asked for and so links nothing.
 # Each exports one symbol, so that it meets nothing of the application's.
 add_library(gp_transport STATIC
   ${CMAKE_CURRENT_LIST_DIR}/error.c
@@ -45,6 +46,8 @@ endif()
 gp_add_plugin(zmq connect curve greet keeper link listen ask)
 target_include_directories(gpupool_zmq_parts SYSTEM PRIVATE ${GPUPOOL_ZMQ_INCLUDE})
 target_link_libraries(gpupool_zmq PRIVATE ${GPUPOOL_ZMQ_LIBRARY})
+
+gp_add_plugin(ucx connect engine environment greet keeper library listen note sleep wire)
 
 # A client without OpenSSL takes ZeroMQ.
 if(GPUPOOL_CLIENT_ONLY)

@@ -28,7 +28,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define GP_TRANSPORT_ABI 2u
+#define GP_TRANSPORT_ABI 3u
 
 struct gp_error {
     char text[320];
@@ -71,14 +71,14 @@ struct gp_transport {
     /* Start to listen. `url` may leave the port or name to the transport
      * ("tcp://0.0.0.0:*", "inproc://name"; "shm://handed" alone, see shm_give.h);
      * "?key=own" behind a tcp:// address encrypts under a key pair of this process; tls://
-     * encrypts, plain:// does not (tcp), and "?fd=N" behind these names a socket that listens
-     * already and is the listener's from then on.
+     * encrypts, plain:// does not (tcp), nor does ucx://, and "?fd=N" behind these names a socket
+     * that listens already and is the listener's from then on.
      * Never blocks. */
     int (*listen)(const char *url, struct gp_listener **out, struct gp_error *err);
     /* The address to connect to, with "?key=KEY" if it is encrypted; valid until the
      * listener is closed. */
     const char *(*listener_url)(const struct gp_listener *l);
-    /* Wait for one peer. -EAGAIN after `timeout_ms` (-1: for ever). A zmq or tcp
+    /* Wait for one peer. -EAGAIN after `timeout_ms` (-1: for ever). A zmq, tcp or ucx
      * listener takes one peer in its life, then -ENOTSUP. The channel outlives the
      * listener everywhere. */
     int (*accept)(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
@@ -137,11 +137,16 @@ struct gp_transport {
      * most `*answer_size` bytes, which is set to its length. */
     int (*ask)(const char *url, const void *question, size_t question_size, void *answer,
                size_t *answer_size, int timeout_ms, struct gp_error *err);
+
+    /* Whether what the transport needs of others is there: 0, -ENOTSUP and what to install.
+     * NULL: it needs nothing that it was not opened with. */
+    int (*ready)(struct gp_error *err);
 };
 
 /* The transport whose scheme `url` has, NULL and `err` otherwise. inproc and
- * shm are built in; zmq and tcp are plug-ins that are opened (RTLD_LOCAL) from
- * `plugin_dir`/libgpupool_zmq.so and libgpupool_tcp.so on first use. Thread-safe. */
+ * shm are built in; zmq, tcp and ucx are plug-ins that are opened (RTLD_LOCAL) from
+ * `plugin_dir`/libgpupool_zmq.so, libgpupool_tcp.so and libgpupool_ucx.so on first use.
+ * Thread-safe. */
 const struct gp_transport *gp_transport_find(const char *url, const char *plugin_dir,
                                              struct gp_error *err);
 

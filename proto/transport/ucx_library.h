@@ -1,0 +1,27 @@
+/*
+ * UCX itself: found, checked and opened when it is first asked for, once in a process.
+ *
+ * It is looked for where GPUPOOL_UCX_LIBRARY says, else in the package `libucx` beside gpupool's
+ * own, else where the system has its libraries. Debian 12 has one that catches SIGSEGV as soon
+ * as it is loaded, so a file is looked into before it is: what is older than UCX 1.20 stays
+ * closed.
+ *
+ * A program may use UCX itself. One that has it loaded lends its own to this transport, which
+ * then changes none of its settings: two of them in one process take each other's libraries.
+ */
+#ifndef GP_UCX_LIBRARY_H
+#define GP_UCX_LIBRARY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "transport/transport.h"
+#include "transport/ucx_api.h"
+
+/* -ENOTSUP, and what to install. */
+int ucx_library_open(const struct ucx_api **out, struct gp_error *err);
+
+/* Whether the file is a libucp of a release that may be loaded; it is read, no more. */
+bool ucx_library_file_ok(const char *path);
+
+#endif
