@@ -46,6 +46,8 @@ static int take_line(const char *key, const char *value, struct gpc_admission *o
         return gpc_answer_keep(out->tcp, sizeof out->tcp, value);
     if (strcmp(key, "zmq") == 0)
         return gpc_answer_keep(out->zmq, sizeof out->zmq, value);
+    if (strcmp(key, "ucx") == 0)
+        return gpc_answer_keep(out->ucx, sizeof out->ucx, value);
     if (strcmp(key, "boot-id") == 0)
         return gpc_answer_keep(out->boot_id, sizeof out->boot_id, value);
     if (strcmp(key, "simulated") == 0) {
@@ -75,7 +77,8 @@ static bool addresses_right(const struct gpc_admission *a)
 {
     return (!a->shm[0] || begins(a->shm, "shm:///")) &&
            (!a->tcp[0] || begins(a->tcp, "tls://") || begins(a->tcp, "plain://")) &&
-           (!a->zmq[0] || begins(a->zmq, "tcp://") || begins(a->zmq, "ipc:///"));
+           (!a->zmq[0] || begins(a->zmq, "tcp://") || begins(a->zmq, "ipc:///")) &&
+           (!a->ucx[0] || begins(a->ucx, "ucx://"));
 }
 
 int gpc_front_end_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
@@ -97,9 +100,8 @@ int gpc_front_end_parse(const char *answer, size_t size, struct gpc_admission *o
         return -1;
     if (refused)
         return 1;
-    return out->session[0] && (out->shm[0] || out->tcp[0] || out->zmq[0]) && addresses_right(out)
-               ? 0
-               : -1;
+    bool any = out->shm[0] || out->tcp[0] || out->zmq[0] || out->ucx[0];
+    return out->session[0] && any && addresses_right(out) ? 0 : -1;
 }
 
 static CUresult refusal_error(const char *code)
@@ -119,8 +121,8 @@ static CUresult refusal_error(const char *code)
 /* Who asks a server by its key is not to be sent on in clear. */
 static bool secrecy_lost(const char *server, const struct gpc_admission *a)
 {
-    return strstr(server, "?key=") &&
-           ((a->zmq[0] && !strstr(a->zmq, "?key=")) || (a->tcp[0] && !begins(a->tcp, "tls://")));
+    return strstr(server, "?key=") && ((a->zmq[0] && !strstr(a->zmq, "?key=")) ||
+                                       (a->tcp[0] && !begins(a->tcp, "tls://")) || a->ucx[0]);
 }
 
 CUresult gpc_front_end_ask(const char *server, const char *token, const struct gpc_reach *reach,
@@ -133,10 +135,10 @@ CUresult gpc_front_end_ask(const char *server, const char *token, const struct g
     gpc_boot_id(boot);
     int n = snprintf(question, sizeof question,
                      "GPUPOOL/1 hello\nwire: %u\nwire-oldest: %u\ntoken: %s\npid: %d\n"
-                     "program: %s\nhost: %s\nboot-id: %s\nways:%s%s%s\nservers: %u\n",
+                     "program: %s\nhost: %s\nboot-id: %s\nways:%s%s%s%s\nservers: %u\n",
                      GP_WIRE_VERSION, GP_WIRE_OLDEST, token, (int)getpid(), program, host, boot,
                      reach->shm ? " shm" : "", reach->tcp ? " tcp" : "", reach->zmq ? " zmq" : "",
-                     reach->servers);
+                     reach->ucx ? " ucx" : "", reach->servers);
     if (n < 0 || (size_t)n >= sizeof question) {
         snprintf(why, why_size, "GPUPOOL_TOKEN is too long");
         return CUDA_ERROR_NOT_PERMITTED;

@@ -16,6 +16,7 @@ struct gpc_admission {
     char shm[256]; /* addresses to connect to, empty if not offered */
     char tcp[256];
     char zmq[256];
+    char ucx[256];
     char boot_id[64]; /* of the server's machine */
     bool simulated;   /* its GPUs are soft ones that nobody asked for */
     char note[320];   /* for the user: what was asked for and changes nothing; mostly empty */
@@ -24,7 +25,7 @@ struct gpc_admission {
 /* How this client may reach its worker, and of how many servers it asks for sessions: workers of
  * several speak to each other. */
 struct gpc_reach {
-    bool shm, tcp, zmq;
+    bool shm, tcp, zmq, ucx;
     unsigned servers;
 };
 

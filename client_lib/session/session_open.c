@@ -53,10 +53,11 @@ static bool connect_to(struct gpc_session *s, const char *url, const char *plugi
 
 /* What GPUPOOL_TRANSPORT allows. */
 struct ways {
-    bool shm, tcp, zmq;
+    bool shm, tcp, zmq, ucx;
 };
 
-/* An earlier release offers zmq alone, which `tcp` meant then, and means there. */
+/* An earlier release offers zmq alone, which `tcp` meant then, and means there. UCX is taken by
+ * who asks for it: it is a library of others in the program's process, and does not encrypt. */
 static bool read_ways(struct ways *w, struct gp_error *err)
 {
     const char *allowed = getenv("GPUPOOL_TRANSPORT");
@@ -64,9 +65,11 @@ static bool read_ways(struct ways *w, struct gp_error *err)
     w->shm = any || strcmp(allowed, "shm") == 0;
     w->tcp = any || strcmp(allowed, "tcp") == 0;
     w->zmq = w->tcp || strcmp(allowed, "zmq") == 0;
-    if (!w->shm && !w->zmq)
-        gp_error_set(err, "GPUPOOL_TRANSPORT=%.64s: must be auto, shm, tcp or zmq", allowed);
-    return w->shm || w->zmq;
+    w->ucx = !any && strcmp(allowed, "ucx") == 0;
+    bool known = w->shm || w->zmq || w->ucx;
+    if (!known)
+        gp_error_set(err, "GPUPOOL_TRANSPORT=%.64s: must be auto, shm, tcp, zmq or ucx", allowed);
+    return known;
 }
 
 static const char SOCKET[] = "unix://";
@@ -114,7 +117,7 @@ static bool has_tcp(const struct gpc_session *s, struct ways w, const char *plug
     return w.tcp && ((beside && w.shm) || gp_transport_find("tls://", plugins, &why));
 }
 
-#define WAYS_MOST 3
+#define WAYS_MOST 4
 #define WAY_BYTES 512
 
 /* The addresses to try, the fastest first; how many. Shared memory only with a server on this
@@ -129,6 +132,8 @@ static unsigned list_ways(const struct gpc_session *s, const struct gpc_admissio
         gpc_fill_host(a->tcp, s->server, urls[count++], WAY_BYTES);
     if (w.zmq && is_reachable(s, a->zmq))
         gpc_fill_host(a->zmq, s->server, urls[count++], WAY_BYTES);
+    if (w.ucx && is_reachable(s, a->ucx))
+        gpc_fill_host(a->ucx, s->server, urls[count++], WAY_BYTES);
     return count;
 }
 
@@ -137,7 +142,12 @@ static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a,
 {
     char urls[WAYS_MOST][WAY_BYTES];
     unsigned count = list_ways(s, a, w, urls);
-    if (count == 0 && !w.zmq)
+    if (count == 0 && w.ucx)
+        gp_error_set(err,
+                     "GPUPOOL_TRANSPORT=ucx, but %s does not offer it: its setting 'ucx' allows "
+                     "that, and its log says what it lacks",
+                     s->server);
+    else if (count == 0 && !w.zmq)
         gp_error_set(err, "GPUPOOL_TRANSPORT=shm, but %s is not on this machine", s->server);
     else if (count == 0)
         gp_error_set(err, "%s offers no network transport", s->server);
@@ -323,7 +333,9 @@ static CUresult open_one(struct gpc_session *s, const char *token, unsigned serv
     if (!read_ways(&ways, &err)) /* before there is a session that nobody comes to */
         return fail(err.text);
     ways.tcp = has_tcp(s, ways, plugins);
-    const struct gpc_reach reach = {ways.shm, ways.tcp, ways.zmq, servers};
+    if (ways.ucx && !gp_transport_find("ucx://", plugins, &err))
+        return fail(err.text);
+    const struct gpc_reach reach = {ways.shm, ways.tcp, ways.zmq, ways.ucx, servers};
     CUresult r = gpc_front_end_ask(s->server, token, &reach, plugins, &a, why, sizeof why);
     if (r != CUDA_SUCCESS) {
         gpc_log(GPC_LOG_ERROR, "%s", why);

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,22 @@
 
 /* --- opening ------------------------------------------------------------------ */
 
+/* Whether the door was reached by the loopback. */
+static bool is_here(int fd)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t size = sizeof a;
+    const struct sockaddr_in *four = (const void *)&a;
+    const struct sockaddr_in6 *six = (const void *)&a;
+    if (getsockname(fd, (void *)&a, &size) != 0)
+        return false;
+    if (a.ss_family == AF_INET)
+        return ntohl(four->sin_addr.s_addr) >> 24 == 127;
+    return a.ss_family == AF_INET6 &&
+           (IN6_IS_ADDR_LOOPBACK(&six->sin6_addr) ||
+            (IN6_IS_ADDR_V4MAPPED(&six->sin6_addr) && six->sin6_addr.s6_addr[12] == 127));
+}
+
 static ucx_status context_make(struct gp_channel *ch)
 {
     const struct ucx_params params = {
@@ -26,8 +43,7 @@ static ucx_status context_make(struct gp_channel *ch)
         .features = UCX_FEATURE_AM | UCX_FEATURE_WAKEUP,
         .estimated_eps = 1,
     };
-    return ch->api->init_version(UCX_OLDEST_MAJOR, UCX_OLDEST_MINOR, &params, ch->api->config,
-                                 &ch->context);
+    return ucx_library_context(&params, is_here(ch->fd), &ch->context);
 }
 
 static ucx_am_fn batch_came, credit_came;

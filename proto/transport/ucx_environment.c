@@ -16,7 +16,7 @@
 static const char *const process[] = {
     "UCX_MEM_EVENTS=n",       "UCX_MEM_MMAP_HOOK_MODE=none", "UCX_MEMTYPE_CACHE=n",
     "UCX_HANDLE_ERRORS=none", "UCX_ERROR_SIGNALS=",          "UCX_DEBUG_SIGNO=0",
-    "UCX_LOG_LEVEL=fatal",    "UCX_WARN_UNUSED_ENV_VARS=n",  "UCX_MODULES=^cuda,rocm,ze",
+    "UCX_LOG_LEVEL=fatal",    "UCX_WARN_UNUSED_ENV_VARS=n",  "UCX_MODULES=^cuda,rocm,ze,cma,knem,xpmem",
     "UCX_VFS_ENABLE=n",
 };
 #define PROCESS_COUNT (sizeof process / sizeof process[0])
@@ -46,12 +46,15 @@ static size_t put(char **list, size_t count, char *variable)
 /* All but what begins with UCX_; then ours, and what users say as GPUPOOL_UCX_. */
 static char **list_make(char **from)
 {
-    size_t most = PROCESS_COUNT + 1, count = 0;
+    static char **last; /* each holds the one before: somebody may still read it */
+    size_t most = PROCESS_COUNT + 2, count = 0;
     for (char **v = from; v && *v; v++)
         most += 2;
     char **list = calloc(most, sizeof *list);
     if (!list)
         return NULL;
+    *list = (char *)last;
+    last = list++;
     for (char **v = from; v && *v; v++)
         if (!begins(*v, THEIRS))
             list[count++] = *v;

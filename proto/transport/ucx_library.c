@@ -19,6 +19,7 @@
 #define LIBRARY "libucp.so.0"
 #define BASE_LIBRARY "libucs.so.0"
 #define VARIABLE "GPUPOOL_UCX_LIBRARY"
+#define DEVICES_VARIABLE "GPUPOOL_UCX_NET_DEVICES"
 #define INSTALL                                                                                    \
     "ucx:// needs UCX 1.20 or later: pip install libucx-cu12 (or libucx-cu13), or name another "   \
     "libucp.so.0 in " VARIABLE
@@ -275,6 +276,20 @@ static int open_any(struct ucx_api *api, struct gp_error *err)
         rc = configure(api, err);
     ucx_environment_leave(&e);
     return rc;
+}
+
+ucx_status ucx_library_context(const struct ucx_params *params, bool loopback, void **context)
+{
+    struct ucx_api *api = &library.api;
+    ucx_status status = UCX_OK;
+    pthread_mutex_lock(&library.lock);
+    if (!getenv(DEVICES_VARIABLE))
+        status = api->config_modify(api->config, "NET_DEVICES", loopback ? "lo" : "all");
+    if (status == UCX_OK)
+        status = api->init_version(UCX_OLDEST_MAJOR, UCX_OLDEST_MINOR, params, api->config,
+                                   context);
+    pthread_mutex_unlock(&library.lock);
+    return status;
 }
 
 int ucx_library_open(const struct ucx_api **out, struct gp_error *err)

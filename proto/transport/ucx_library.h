@@ -21,6 +21,10 @@
 /* -ENOTSUP, and what to install. */
 int ucx_library_open(const struct ucx_api **out, struct gp_error *err);
 
+/* A context. Whose peer is on this machine listens for nobody else: by the loopback alone, unless
+ * GPUPOOL_UCX_NET_DEVICES says otherwise. */
+ucx_status ucx_library_context(const struct ucx_params *params, bool loopback, void **context);
+
 /* Whether the file is a libucp of a release that may be loaded; it is read, no more. */
 bool ucx_library_file_ok(const char *path);
 

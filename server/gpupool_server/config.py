@@ -86,6 +86,13 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     zmq: bool = Field(
         True, description="true or false: clients without tcp, or of several servers, get ZeroMQ"
     )
+    ucx: bool = Field(
+        False,
+        description="true or false: clients that ask for it get UCX (RDMA), which does not encrypt",
+    )
+    ucx_library: Path | None = Field(
+        None, description="the path of UCX's library libucp.so.0, of 1.20 or later"
+    )
     run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
     driver: str = Field(
         "auto", description="auto, cuda, soft, or the absolute path of a driver library"
@@ -423,6 +430,13 @@ def load_settings(
         )
     if not (settings.tcp or settings.zmq or settings.data_url is None):
         raise ConfigError(f"{given.sources['zmq']}: without it clients need 'tcp'")
+    if settings.ucx and settings.curve:
+        raise ConfigError(
+            f"{given.sources['ucx']}: UCX does not encrypt, and this server does; say that this is"
+            " meant: --insecure-plain"
+        )
+    if settings.ucx and settings.data_url is None:
+        raise ConfigError(f"{given.sources['ucx']}: needs 'data_listen' at tcp://")
     for name, tenant in settings.tenants.items():
         _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)
     return settings

@@ -49,7 +49,7 @@ LINE_RATE, LINE_BURST = 1.0, 60.0
 #: Bytes of JSON in one answer to ``info``; the rest of the answer's 8 KiB is framing.
 PAGE_BYTES = 7000
 
-_WILDCARDS = re.compile(r"(tcp|tls|plain)://(0\.0\.0\.0|\*|\[::\]):")
+_WILDCARDS = re.compile(r"(tcp|tls|plain|ucx)://(0\.0\.0\.0|\*|\[::\]):")
 
 _ONLY_LEASES = (
     "this server is in a pool, where only leases open sessions; ask the pool for one"
@@ -203,7 +203,8 @@ class RequestHandler:
             fields["shm"] = opened.shm
         if self._inventory.simulated:
             fields["simulated"] = "1"
-        for name, url in (("tcp", opened.ready.tcp), ("zmq", opened.ready.zmq)):
+        ready = opened.ready
+        for name, url in (("tcp", ready.tcp), ("zmq", ready.zmq), ("ucx", ready.ucx)):
             if url is not None:
                 # Only the client knows under which name it reached a wildcard address.
                 fields[name] = _WILDCARDS.sub(r"\1://*:", url)

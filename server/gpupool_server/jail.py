@@ -27,6 +27,7 @@ from gpupool_server import (
     jail_leases,
     jail_limits,
     jail_status,
+    ucx,
     worker_libraries,
 )
 from gpupool_server.cgroups import Cgroups
@@ -89,6 +90,8 @@ class Place:
     write: tuple[Path, ...] = ()
     #: Layers that its session cannot have, and why.
     off: Mapping[str, str] = field(default_factory=dict)
+    #: Whether it gets the RDMA devices that are chosen for collectives, in the host's network.
+    rdma: bool = False
 
 
 class Jail:
@@ -178,7 +181,9 @@ class Jail:
         if self._inventory.kind == "cuda":
             jail_devices.load_uvm()
         inventory, env = self._inventory, dict(os.environ)
-        opened = worker_libraries.opened(self._settings, inventory.kind).values()
+        opened = [*worker_libraries.opened(self._settings, inventory.kind).values()]
+        if self._settings.ucx and (library := ucx.find(self._settings.ucx_library)):
+            opened += ucx.files(library)
         self._libraries = jail_files.libraries(
             self._program, self._plugins, inventory.driver, inventory.kind, env, opened
         )
@@ -396,6 +401,8 @@ class Jail:
             off["collectives"] = spread.off
         found += [("off", f"{layer} {why}") for layer, why in off.items()]
         found += spread.lines(self._verbs)
+        if place.rdma:
+            found += jail_collectives.of_host(self._settings.collectives, self._verbs, spread)
         # first, as what follows may lie below them
         cache, tmp = _disk(place.disk or self._settings.session_disk)
         found += [("tmpfs", f"/tmp {tmp}"), ("tmpfs", f"/cache {cache}")]
@@ -415,7 +422,7 @@ class Jail:
             uid,
             self._learn,
             place.open_files or self._settings.session_open_files,
-            spread.locked_memory,
+            self._locked(place, spread),
         )
         found += [("env", f"{name}={value}") for name, value in _environment(env, cache).items()]
         if self._settings.on_stop == "end":
@@ -425,6 +432,10 @@ class Jail:
             spare = {*NOT_NEEDED, *(("collectives",) if spread.off else ())}
             found += [("require", name) for name in LAYERS if name not in spare]
         return found
+
+    def _locked(self, place: Place, spread: jail_collectives.Part) -> int | None:
+        chosen = self._settings.collectives
+        return chosen.locked_memory if place.rdma and chosen.rdma else spread.locked_memory
 
     def _read_only(self) -> list[str]:
         always = ["/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/machine-id"]

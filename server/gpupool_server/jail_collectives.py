@@ -90,6 +90,13 @@ def nodes(device: str) -> list[str]:
     return found
 
 
+def of_host(settings: CollectivesSettings, libraries: Iterable[str], spread: Part) -> list[Line]:
+    """What a worker in the host's network needs to find the host's devices itself, as UCX does,
+    beside what it has as one of a lease's."""
+    found: list[Line] = [("read", SYS / "net")]
+    return found + (list(_rdma(settings, libraries)) if spread.off else [])
+
+
 def _links(settings: CollectivesSettings, part: LeasePart) -> Iterator[Line]:
     for name, network in settings.interfaces.items():
         own = address(part.peer_key, network, part.node)

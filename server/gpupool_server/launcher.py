@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpupool_common import logs, tracing
-from gpupool_server import worker, worker_libraries
+from gpupool_server import ucx, worker, worker_libraries
 from gpupool_server.board import BoardError, Seat
 from gpupool_server.budgets import of_worker
 from gpupool_server.config import Settings
@@ -65,6 +65,7 @@ class Launcher:
             logs.get("server").warning(
                 "workers do not listen by tcp; clients take zmq", reason=self._network.missing
             )
+        self._ucx = ucx.find(settings.ucx_library) if settings.ucx else None
         self._shm = socket_path(settings)
         self._logs = WorkerLogs(settings)
         #: Whose workers have been started and are not ready.
@@ -146,7 +147,7 @@ class Launcher:
             ends.callback(os.close, stdin)
             seats = self._seats(allocation)
             undo.callback(self._gpus.unseat, allocation, seats)
-            ways = ends.enter_context(self._network.listen(request.needs_zmq))
+            ways = ends.enter_context(self._network.listen(request.needs_zmq, request.wants_ucx))
             process, confined = await self._start_process(
                 folder, request, allocation, seats, meta, ways, (stdin, stdout, stderr)
             )
@@ -206,6 +207,7 @@ class Launcher:
                 part=request.tenant.lease,
                 read=(images,) if images is not None else (),
                 off={"net": ways.host} if ways.host else {},
+                rdma=ways.rdma,
             )
             return await self._jail.start(place, command, env, streams)
 
@@ -226,6 +228,7 @@ class Launcher:
             **self._inventory.visible(devices),
             "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
             "GPUPOOL_PLUGINS": str(self._plugins),
+            **(ucx.environment(self._ucx) if self._ucx else {}),
         }
 
     def _seats(self, allocation: Allocation) -> list[Seat]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpupool_common.errors import InstallError
-from gpupool_server import worker
+from gpupool_server import ucx, worker
 from gpupool_server.config import Settings
 from gpupool_server.data_ports import Ports, data_place, to_try
 from gpupool_server.worker import NO_DESCRIPTORS, WorkerError
@@ -27,6 +27,7 @@ OVER_ZMQ = (
     "its client has no tcp, or sessions on several servers, and is served over ZeroMQ;"
     " --no-zmq serves tcp alone"
 )
+OVER_UCX = "its client comes over UCX, which makes its connections itself"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Ways:
     sockets: tuple[int, ...] = ()
     #: Why it is in the host's network; empty: it needs none.
     host: str = ""
+    #: Whether its client may come by RDMA.
+    rdma: bool = False
 
 
 class Network:
@@ -58,8 +61,22 @@ class Network:
                 self.missing = ""  # what else is missing is not tcp's
             else:
                 self._tcp = None
+        self._ucx = self._find_ucx(program, plugins) if settings.ucx else None
         if self._zmq is not None and self._tcp is None and not settings.zmq:
             raise InstallError(f"zmq is off, and the worker {program} has no tcp: {self.missing}")
+
+    def _find_ucx(self, program: Path, plugins: Path) -> str | None:
+        """Where workers listen for clients that take it; InstallError says what is missing."""
+        library = ucx.find(self._settings.ucx_library)
+        found, why = worker.ask_transports(program, plugins, library)
+        if library is None or "ucx" not in found:
+            lacks = "" if library is None else f" ({why or library})"
+            raise InstallError(
+                f"ucx is on, and there is no UCX of 1.20 or later{lacks}; pip install libucx-cu12,"
+                " or name its libucp.so.0 as ucx_library"
+            )
+        address = (self._settings.data_url or "").partition("?")[0]
+        return f"ucx://{address.removeprefix('tcp://').rpartition(':')[0]}:*"
 
     @property
     def host_always(self) -> str:
@@ -75,7 +92,7 @@ class Network:
     def host_maybe(self) -> str:
         """Why a worker may be in the host's network; empty: none is."""
         if self._zmq is None or not self._settings.zmq:
-            return ""
+            return OVER_UCX.replace("its client comes", "clients may come") if self._ucx else ""
         return self.host_always or (
             "clients without tcp, and those of several servers, are served over ZeroMQ from the"
             " host's network; --no-zmq serves none of them, --data-listen none serves this"
@@ -83,8 +100,19 @@ class Network:
         )
 
     @contextlib.contextmanager
-    def listen(self, needs_zmq: bool) -> Iterator[Ways]:
+    def listen(self, needs_zmq: bool, wants_ucx: bool = False) -> Iterator[Ways]:
         """For a worker that is about to start. WorkerError, or OSError without descriptors."""
+        with contextlib.ExitStack() as stack:
+            ways = stack.enter_context(self._listen(needs_zmq))
+            if self._ucx is None or not wants_ucx:
+                yield ways
+                return
+            handed = stack.enter_context(_listener(self._ucx, self._ports)).fileno()
+            urls = (*ways.urls, f"{self._ucx}?fd={handed}")
+            yield Ways(urls, (*ways.sockets, handed), ways.host or OVER_UCX, rdma=True)
+
+    @contextlib.contextmanager
+    def _listen(self, needs_zmq: bool) -> Iterator[Ways]:
         zmq = self._zmq is not None and (self._tcp is None or (needs_zmq and self._settings.zmq))
         urls = (self._zmq,) if zmq and self._zmq is not None else ()
         host = (self.host_always or OVER_ZMQ) if zmq else ""

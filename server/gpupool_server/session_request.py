@@ -34,6 +34,8 @@ class SessionRequest:
     limits: LimitsRequest = LimitsRequest()
     #: Whether tcp alone does not do for it.
     needs_zmq: bool = True
+    #: Whether it asks for UCX.
+    wants_ucx: bool = False
 
 
 def read_number(question: protocol.Message, key: str, low: int, high: int) -> int:
@@ -69,6 +71,7 @@ def read_session_request(
         group=group,
         limits=read_limits(question),
         needs_zmq=_needs_zmq(question),
+        wants_ucx=_wants_ucx(question),
     )
 
 
@@ -80,6 +83,10 @@ def _needs_zmq(question: protocol.Message) -> bool:
     ways = question.fields["ways"].split()
     servers = _maybe(question, "servers", 1, 1024) or 1
     return servers > 1 or ("zmq" in ways and "tcp" not in ways)
+
+
+def _wants_ucx(question: protocol.Message) -> bool:
+    return "ucx" in question.fields.get("ways", "").split()
 
 
 #: What a client that comes with a lease has asked the pool for, and not the server.
@@ -120,6 +127,7 @@ def _read_lease_request(
         tenant=tenant,
         group=lease.lease,
         needs_zmq=_needs_zmq(question),
+        wants_ucx=_wants_ucx(question),
     )
 
 

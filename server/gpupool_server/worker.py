@@ -25,6 +25,7 @@ from gpupool_common import json_text
 from gpupool_common.closer import MOST_SENT, Closer, take_no_descriptors
 from gpupool_common.errors import GpupoolError, InstallError
 from gpupool_common.protocol import one_line
+from gpupool_server import ucx
 from gpupool_server.process import Process
 
 FIFO_BYTES = 256 * 1024
@@ -44,6 +45,7 @@ _NETWORK_URL = re.compile(
     r"tcp://[^\s,?]{1,200}\?(key=[0-9a-f]{64}&)?door=[0-9a-f]{32}"
     r"|ipc://[^\s,?]{1,200}(,[^\s,?]{1,200})?"
 )
+_UCX_URL = re.compile(r"ucx://[^\s,?]{1,200}\?door=[0-9a-f]{32}")
 _STREAM_URL = re.compile(r"(tls|plain)://[^\s,?]{1,200}\?door=[0-9a-f]{32}")
 
 
@@ -124,6 +126,7 @@ class Ready:
     shm: bool
     zmq: str | None
     tcp: str | None = None
+    ucx: str | None = None
 
 
 def parse_ready(line: str) -> Ready:
@@ -142,6 +145,7 @@ def parse_ready(line: str) -> Ready:
         shm is not None,
         _address(urls, "zmq", _NETWORK_URL),
         _address(urls, "tcp", _STREAM_URL),
+        _address(urls, "ucx", _UCX_URL),
     )
 
 
@@ -347,12 +351,20 @@ def ask_build(program: Path) -> Build | None:
     return Build(wire=int(match[1]), oldest=int(match[2] or match[1]))
 
 
-def ask_transports(program: Path, plugins: Path) -> tuple[list[str], str]:
-    """Over what a worker can listen here, and why not over more: a line."""
+def ask_transports(
+    program: Path, plugins: Path, ucx_library: Path | None = None
+) -> tuple[list[str], str]:
+    """Over what a worker can listen here, and why not over more: a line.
+
+    ``ucx_library``: what to look at for that transport; None: it is not asked for.
+    """
+    env = {name: value for name, value in os.environ.items() if name != ucx.VARIABLE}
+    env |= {"GPUPOOL_PLUGINS": str(plugins)}
+    env |= {ucx.VARIABLE: str(ucx_library)} if ucx_library else {}
     try:
         done = subprocess.run(
             [str(program), "--transports"],
-            env={**os.environ, "GPUPOOL_PLUGINS": str(plugins)},
+            env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

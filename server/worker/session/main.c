@@ -66,7 +66,8 @@ static int usage(const char *problem)
 {
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
-            "[--listen tls://HOST:PORT?fd=N] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
+            "[--listen tls://HOST:PORT?fd=N] [--listen ucx://HOST:PORT?fd=N] --control PATH "
+            "[--devices 0,1] [--seat PAGE,BELL …] "
             "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--cupti PATH] [--nccl PATH] "
             "[--control-fd FD] [--alone] [--images DIR] "
             "[--log-level LEVEL]\n"
@@ -418,14 +419,17 @@ static int serve(struct worker *w, const struct options *o)
     return r;
 }
 
-/* Over what this worker could listen here, for a server that asks before it starts one. */
+/* Over what this worker could listen here, for a server that asks before it starts one; over UCX
+ * only if the server says where that is. */
 static void transports_say(struct options *o)
 {
-    static const char *const schemes[] = {"shm://", "tls://", "tcp://"};
+    static const char *const schemes[] = {"shm://", "tls://", "tcp://", "ucx://"};
     char plugins[4096];
     struct gp_error err;
     find_plugins(o, plugins, sizeof plugins);
     for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
+        if (strcmp(schemes[i], "ucx://") == 0 && !getenv("GPUPOOL_UCX_LIBRARY"))
+            continue;
         const struct gp_transport *t = gp_transport_find(schemes[i], o->plugins, &err);
         if (t)
             printf("%s\n", t->name);
