@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,28 +123,17 @@ static int find(char path[PATH_MAX], struct gp_error *err)
 
 /* --- loading ------------------------------------------------------------------ */
 
-static void *load(const char *path)
+/*
+ * A program that has loaded UCX itself may be inside of it: its CUDA support asks for our
+ * libcuda.so.1, and whoever then calls UCX waits for ever. And two releases of it in one process
+ * take each other's libraries.
+ */
+static bool is_loaded(void)
 {
-    return dlopen(path, RTLD_LOCAL | RTLD_NOW | RTLD_NODELETE);
-}
-
-/* What the process has loaded already, by its other half if need be; NULL: nothing. */
-static void *load_lent(bool *there)
-{
-    char path[PATH_MAX];
-    char folder[PATH_MAX];
     void *base = dlopen(BASE_LIBRARY, RTLD_LOCAL | RTLD_NOW | RTLD_NOLOAD);
-    *there = base != NULL;
-    if (!base)
-        return NULL;
-    void *handle = dlopen(LIBRARY, RTLD_LOCAL | RTLD_NOW | RTLD_NOLOAD);
-    if (!handle && dlinfo(base, RTLD_DI_ORIGIN, folder) == 0) {
-        int n = snprintf(path, sizeof path, "%s/" LIBRARY, folder);
-        if (n > 0 && (size_t)n < sizeof path && ucx_library_file_ok(path))
-            handle = load(path);
-    }
-    dlclose(base);
-    return handle;
+    if (base)
+        dlclose(base);
+    return base != NULL;
 }
 
 struct symbol {
@@ -206,23 +194,13 @@ static int check(void *handle, const char *path, struct ucx_api *api, struct gp_
     return 0;
 }
 
-static int open_lent(void *handle, struct ucx_api *api, struct gp_error *err)
-{
-    if (handle)
-        return check(handle, "what this program has loaded", api, err);
-    gp_error_set(err,
-                 "this program has loaded a UCX older than 1.20 itself, and two in one process "
-                 "disturb each other; GPUPOOL_TRANSPORT=tcp does without");
-    return -ENOTSUP;
-}
-
 static int open_own(struct ucx_api *api, struct gp_error *err)
 {
     char path[PATH_MAX];
     int rc = find(path, err);
     if (rc)
         return rc;
-    void *handle = load(path);
+    void *handle = dlopen(path, RTLD_LOCAL | RTLD_NOW | RTLD_NODELETE);
     if (!handle) {
         const char *why = dlerror();
         gp_error_set(err, "cannot open %.120s: %.100s", path, why ? why : "");
@@ -266,12 +244,15 @@ static int configure(struct ucx_api *api, struct gp_error *err)
 static int open_any(struct ucx_api *api, struct gp_error *err)
 {
     struct ucx_environment e;
-    bool lent;
+    if (is_loaded()) {
+        gp_error_set(err, "this program has loaded UCX itself, and gpupool's cannot be beside it; "
+                          "GPUPOOL_TRANSPORT=tcp does without");
+        return -ENOTSUP;
+    }
     int rc = ucx_environment_enter(&e);
     if (rc)
         return rc;
-    void *handle = load_lent(&lent);
-    rc = lent ? open_lent(handle, api, err) : open_own(api, err);
+    rc = open_own(api, err);
     if (rc == 0)
         rc = configure(api, err);
     ucx_environment_leave(&e);

@@ -6,8 +6,8 @@
  * as it is loaded, so a file is looked into before it is: what is older than UCX 1.20 stays
  * closed.
  *
- * A program may use UCX itself. One that has it loaded lends its own to this transport, which
- * then changes none of its settings: two of them in one process take each other's libraries.
+ * A program may use UCX itself. If it has loaded it, this transport is not there; if it does so
+ * later, it gets the one that is there.
  */
 #ifndef GP_UCX_LIBRARY_H
 #define GP_UCX_LIBRARY_H
