@@ -61,7 +61,10 @@ class ImageStore:
         self._limit = limit
 
     def tidy(self) -> None:
-        """Remove what an earlier server was writing, and what is too much by now."""
+        """Remove what an earlier server was writing, and what is too much by now.
+
+        OSError if something cannot be removed.
+        """
         for folder in self._owners():
             for file in _files(folder):
                 if _HASH.fullmatch(file.path.name) is None:

@@ -72,7 +72,10 @@ class Launcher:
         self.starting: list[Session] = []
         state, _ = lasting_dir(settings, run_dir.path)
         self._images = ImageStore(state / FOLDER, settings.image_cache)
-        self._images.tidy()
+        try:
+            self._images.tidy()
+        except OSError as error:
+            logs.get("images").warning("the folder of images is not tidied", reason=str(error))
         self._exchange = Exchange(self._images, settings.image_cache)
         self._peers = Peers(settings, state)
 
