@@ -58,7 +58,9 @@ class ImageStore:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
-        self._limit = limit
+        self.limit = limit
+        #: What all of them have, as was seen last.
+        self.bytes = 0
 
     def tidy(self) -> None:
         """Remove what an earlier server was writing, and what is too much by now.
@@ -90,7 +92,7 @@ class ImageStore:
 
     def keep(self, folder: Path, name: str, size: int, source: int) -> None:
         """Keep what is in a worker's file, if it is what its name says; ImageError or OSError."""
-        if _HASH.fullmatch(name) is None or not 0 < size <= min(MOST_BYTES, self._limit):
+        if _HASH.fullmatch(name) is None or not 0 < size <= min(MOST_BYTES, self.limit):
             raise ImageError(f"an image of {size} bytes does not fit")
         if _is_whole(folder / name, size):  # of many processes that start at once, all offer it
             self.used(folder, name)
@@ -123,11 +125,12 @@ class ImageStore:
             has[folder] = has.get(folder, 0) + size
         for own in files.values():
             own.sort(key=lambda file: file.used, reverse=True)
-        while sum(has.values()) > self._limit:
+        while sum(has.values()) > self.limit:
             owner = max((each for each in files if files[each]), key=has.__getitem__)
             oldest = files[owner].pop()
             oldest.path.unlink(missing_ok=True)
             has[owner] -= oldest.size
+        self.bytes = sum(has.values())
 
 
 def owner_of(pool: str | None, tenant: str) -> str:

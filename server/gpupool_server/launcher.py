@@ -71,12 +71,12 @@ class Launcher:
         #: Whose workers have been started and are not ready.
         self.starting: list[Session] = []
         state, _ = lasting_dir(settings, run_dir.path)
-        self._images = ImageStore(state / FOLDER, settings.image_cache)
+        self.images = ImageStore(state / FOLDER, settings.image_cache)
         try:
-            self._images.tidy()
+            self.images.tidy()
         except OSError as error:
             logs.get("images").warning("the folder of images is not tidied", reason=str(error))
-        self._exchange = Exchange(self._images, settings.image_cache)
+        self._exchange = Exchange(self.images, settings.image_cache)
         self._peers = Peers(settings, state)
 
     async def start(
@@ -220,7 +220,7 @@ class Launcher:
             return None
         pool = self._settings.pool if meta.lease is not None else None
         try:
-            return self._images.folder_of(pool, meta.tenant)
+            return self.images.folder_of(pool, meta.tenant)
         except OSError as error:
             logs.get("images").warning("images are not kept", reason=str(error))
             return None

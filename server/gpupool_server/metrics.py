@@ -49,6 +49,13 @@ class ServerCollector(Collector):
             "1 if sessions start on this host, as far as is known",
             value=0 if self._supervisor.health.trouble else 1,
         )
+        images = self._supervisor.images
+        yield GaugeMetricFamily(
+            "gpupool_image_cache_bytes", "Kept images on the disk", value=images.bytes
+        )
+        yield GaugeMetricFamily(
+            "gpupool_image_cache_limit_bytes", "What they may take", value=images.limit
+        )
 
 
 class MetricsServer:

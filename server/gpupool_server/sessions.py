@@ -21,6 +21,7 @@ from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
 from gpupool_server.device_choice import choose
 from gpupool_server.gpus import Gpus
+from gpupool_server.image_store import ImageStore
 from gpupool_server.inventory import Inventory
 from gpupool_server.jail import Jail
 from gpupool_server.launcher import Launcher
@@ -109,6 +110,11 @@ class SessionSupervisor:
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._opening)
+
+    @property
+    def images(self) -> ImageStore:
+        """What is kept of images that programs have loaded."""
+        return self._launcher.images
 
     # Admission -----------------------------------------------------------------
 

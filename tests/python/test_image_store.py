@@ -115,6 +115,7 @@ def test_who_sends_much_takes_nothing_from_others(kept: Kept) -> None:
         kept.put("red", bytes([number]) * 3 * KIB)
     assert mine.exists()
     assert len(list(kept.folder("red").iterdir())) == 2
+    assert (kept.store.bytes, kept.store.limit) == (10 * KIB, 10 * KIB)
 
 
 def test_a_start_tidies_up(kept: Kept, tmp_path: Path) -> None:

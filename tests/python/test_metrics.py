@@ -112,6 +112,7 @@ async def test_http(make_office: MakeOffice) -> None:
         assert await reader.read() == b""
         writer.close()
         assert "gpupool_sessions 1.0" in await asyncio.to_thread(get, "/metrics")
+        assert "gpupool_image_cache_limit_bytes 8" in await asyncio.to_thread(get, "/metrics")
         other = metrics_server(office, metrics_listen=base)
         with pytest.raises(GpupoolError, match="cannot listen at .*--metrics-listen"):
             await other.open()
