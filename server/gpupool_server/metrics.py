@@ -49,7 +49,7 @@ class ServerCollector(Collector):
             "1 if sessions start on this host, as far as is known",
             value=0 if self._supervisor.health.trouble else 1,
         )
-        images = self._supervisor.images
+        images = self._supervisor.launcher.images
         yield GaugeMetricFamily(
             "gpupool_image_cache_bytes", "Kept images on the disk", value=images.bytes
         )

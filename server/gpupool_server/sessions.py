@@ -21,7 +21,6 @@ from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
 from gpupool_server.device_choice import choose
 from gpupool_server.gpus import Gpus
-from gpupool_server.image_store import ImageStore
 from gpupool_server.inventory import Inventory
 from gpupool_server.jail import Jail
 from gpupool_server.launcher import Launcher
@@ -91,7 +90,7 @@ class SessionSupervisor:
         #: Sessions that tenants were refused for their number, and what ended ones were refused.
         self._refused = Refusals()
         self._pending = Pending(settings.max_sessions)
-        self._launcher = Launcher(
+        self.launcher = Launcher(
             settings, inventory, run_dir, program, plugins, gpus, self._pending, jail, self._hear
         )
         self._sessions: dict[str, Session] = {}
@@ -110,11 +109,6 @@ class SessionSupervisor:
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._opening)
-
-    @property
-    def images(self) -> ImageStore:
-        """What is kept of images that programs have loaded."""
-        return self._launcher.images
 
     # Admission -----------------------------------------------------------------
 
@@ -231,7 +225,7 @@ class SessionSupervisor:
 
     async def _start(self, request: SessionRequest, devices: tuple[int, ...]) -> Opened:
         allotted = self._allot(request.tenant)
-        session, opened = await self._launcher.start(request, devices, allotted)
+        session, opened = await self.launcher.start(request, devices, allotted)
         self._keep(session)
         self.health.worked()
         self._log.info(
@@ -336,7 +330,7 @@ class SessionSupervisor:
     def end_liar(self, index: int, pid: int, tenant: str, cause: Cause, reason: str) -> None:
         """Somebody else's code is in a worker: nothing is asked of it any more."""
         gpu = self._gpus.get(index)
-        for session in (*self._sessions.values(), *self._launcher.starting):
+        for session in (*self._sessions.values(), *self.launcher.starting):
             if session.meta.pid == pid and not session.ending and gpu is not None:
                 session.ending = True
                 self.liars.add(session.meta, gpu.device, tenant, cause, reason)
@@ -372,9 +366,9 @@ class SessionSupervisor:
         allocation = self._gpus.adopt(
             meta.session, meta.tenant, meta.group, meta.devices, meta.grant
         )
-        log = self._launcher.log_of(meta)
+        log = self.launcher.log_of(meta)
         session = Session(meta, folder, process, Control(folder.control), allocation, log)
-        self._launcher.adopt(session)
+        self.launcher.adopt(session)
         self._jail.adopt(meta.session, meta.confined)
         return session
 
@@ -465,7 +459,7 @@ class SessionSupervisor:
         for task in set(self._ending):
             task.cancel()
         self._sessions.clear()
-        self._launcher.close()
+        self.launcher.close()
         self._gpus.close()
         if left:
             self._log.info("sessions continue without the server", count=left)

@@ -248,8 +248,8 @@ async def test_one_that_lies_before_it_is_ready_is_ended(
     office = await make_office(worker=worker, worker_start_seconds=600.0)
     watch = Watch(office, WatchSettings.model_construct())
     asked = asyncio.create_task(office.handler.answer(hello()))
-    await eventually(lambda: bool(office.supervisor._launcher.starting))
-    (starting,) = office.supervisor._launcher.starting
+    await eventually(lambda: bool(office.supervisor.launcher.starting))
+    (starting,) = office.supervisor.launcher.starting
     liar = starting.meta.pid
     watch.board.put("default", Grant(memory=64 * MIB))
     watch.board.join(liar, "default")
@@ -258,7 +258,7 @@ async def test_one_that_lies_before_it_is_ready_is_ended(
     assert refused(await asked)[0] == "no-worker"
     assert not process_lives(liar)
     assert [each["worker_pid"] for each in office.supervisor.liars.describe()] == [liar]
-    assert office.supervisor._launcher.starting == []
+    assert office.supervisor.launcher.starting == []
 
 
 async def test_operators_see_it(stubborn: Watch) -> None:
