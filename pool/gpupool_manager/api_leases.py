@@ -224,7 +224,10 @@ async def get_lease(
     response_model=LeaseOut,
     tags=["leases"],
     responses={
-        202: {"model": LeaseOut, "description": "Not all servers have it yet: see `resize`"}
+        202: {
+            "model": LeaseOut,
+            "description": "Not all servers have made it: see `resize`, or `leaves`",
+        }
     },
 )
 async def change_lease(

@@ -56,15 +56,17 @@ class PoolResize:
         self._shrink.know(leaving)
 
     @property
-    def _waits(self) -> bool:
-        return any(change.reason and not change.refused for change in self.said)
+    def _waits(self) -> int:
+        """How many there are that cannot be made yet."""
+        return sum(bool(change.reason) and not change.refused for change in self.said)
 
     async def _retry(self) -> None:
         try:
-            while self._waits:
+            while waited := self._waits:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._try()
-            self._supervisor.on_change()
+                if self._waits < waited:
+                    self._supervisor.on_change()
         finally:
             self._retrying = None
 

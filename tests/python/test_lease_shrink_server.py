@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ FREE = [(GPUS[1], 2, "")]
 TAKEN = [(GPUS[1], 2, "1 session has GPU 1 yet")]
 
 
-async def running(make_office: MakeOffice, **settings: str) -> tuple[Node, str]:
+async def running(make_office: MakeOffice, **settings: object) -> tuple[Node, str]:
     """A lease of both GPUs, with a session."""
     node = Node(await make_office(**settings))
     node.apply(grant(), grant(ordinal=1, index=1))
@@ -119,6 +120,32 @@ async def test_who_was_let_in_before_does_not_begin_with_it(make_office: MakeOff
             await node.office.supervisor.open(stale)
         assert (refused.value.code, sessions(node)) == ("busy", set())
         node.apply(grant(), at=NOW + 2)  # and it is gone from the orders, too
+
+
+async def test_each_is_told_when_it_is_free(make_office: MakeOffice) -> None:
+    """And not when all are."""
+    node, first = await running(make_office)
+    heard: list[list[str]] = []
+    supervisor = node.office.supervisor
+    supervisor.on_change = lambda: heard.append([each.reason for each in node.member.changes])
+    last = leaving().model_copy(update={"gpu": GPUS[0]})
+    node.apply(grant("lease-2"), leaving=[last, leaving()], at=NOW + 1)
+    assert heard == []
+    supervisor._sessions[first].meta = replace(supervisor._sessions[first].meta, devices=(0,))
+    await eventually(lambda: heard != [])
+    assert heard[-1] == ["1 session has GPU 0 yet", ""]
+
+
+async def test_who_has_one_left_is_no_gang_any_more(make_office: MakeOffice) -> None:
+    node, _ = await running(make_office, gangs=True)
+    gpus = [gpu for gpu in node.office.gpus if "red/lease-1" in gpu.gangs]
+    assert len(gpus) == 2
+    later = node.hello(issued(BOTH))
+    goes(node)
+    accepted(await later)
+    goes(node, over=True)
+    await eventually(lambda: said(node) == FREE)
+    assert [gpu for gpu in gpus if gpu.gangs] == []
 
 
 async def test_it_is_the_next_ones_at_once(make_office: MakeOffice) -> None:
