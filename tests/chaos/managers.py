@@ -33,7 +33,7 @@ class TwoManagers(PoolManager):
         self._dead: PoolManager | None = None
         database = postgres.url(asyncio.run(postgres.new_database()))
         for number, manager in enumerate(self.both):
-            manager.flags += ("--database", database, "--standby")
+            manager.flags += ("--database", database, "--standby", "--reclaim-seconds", "1")
             manager.join_url = f"tcp://{address}:{7781 + number}"
 
     @property

@@ -2,13 +2,14 @@
 
     unshare --net python tests/chaos/scenario.py --programs FILE ... [--seed N] [--faults N]
 
-Tenants ask for leases, run programs on them, change their limits meanwhile, now and then twice at
-once, and give them back, all the time. Meanwhile hosts are cut off, servers, workers, clients and
-the manager that leads are killed, and servers and that manager hang. In the end nothing may be
-lost: the exit code is 1, and the last lines say why, unless
+Tenants ask for leases, run programs on them, change their limits or the number of their GPUs
+meanwhile, now and then twice at once, and give them back, all the time. Meanwhile hosts are cut
+off, servers, workers, clients and the manager that leads are killed, and servers and that manager
+hang. In the end nothing may be lost: the exit code is 1, and the last lines say why, unless
 
 * every program ended by itself or by its signal, with a right result or a CUDA error,
-* every lease that was granted is known with the same grants, and none was made twice,
+* every lease that was granted is known with the same grants, but for those that it got or gave back
+  since, and none was made twice,
 * at no instant was a tenant over its quota or a GPU given away more than once, whatever leases
   were changed to,
 * all GPUs are free when all is over.
@@ -123,6 +124,9 @@ class Tenant:
         with self.record.lock:
             self.record.leases[lease["id"]] = lease
         self._run(lease)
+        if self.random.random() < 0.4:  # a second round, on more or fewer
+            self._change(lease["id"], {"gpus": 3 - len(lease["grants"])})
+            self._run(lease)
         if self.random.random() < 0.1:
             self.record.count("lease left to expire")
         else:
@@ -203,21 +207,24 @@ class Tenant:
         self._judge(program, self.running.returncode, said, errors)
 
     def _changing(self, lease: Lease) -> threading.Thread:
-        """Other limits, at once with what else there is of it."""
-        limits = {
+        """Other limits, or another number of GPUs, at once with what else there is of it."""
+        change = {
             "memory_bytes": self.random.choice((16, 48, 80, 128)) * MIB,
             "share_permille": self.random.choice((100, 300, 600, 900)),
         }
-        thread = threading.Thread(target=self._change, args=(lease["id"], limits))
+        if self.random.random() < 0.5:
+            change = {"gpus": self.random.choice((1, 2))}
+        thread = threading.Thread(target=self._change, args=(lease["id"], change))
         thread.start()
         return thread
 
-    def _change(self, lease: str, limits: dict[str, int]) -> None:
-        answer = self._retry("PATCH", f"/leases/{lease}", limits)
-        said = {200: "limits changed", 202: "limits to be changed"}.get(answer.status_code)
+    def _change(self, lease: str, change: dict[str, int]) -> None:
+        answer = self._retry("PATCH", f"/leases/{lease}", change)
+        what = "number" if "gpus" in change else "limits"
+        said = {200: f"{what} changed", 202: f"{what} to be changed"}.get(answer.status_code)
         if said is None and answer.status_code not in (403, 409):
             self.record.complain(f"PATCH {lease}: {answer.status_code} {answer.text}")
-        self.record.count(said or f"no other limits: {answer.json()['title']}")
+        self.record.count(said or f"no other {what}: {answer.json()['title']}")
 
     def _judge(self, program: Path, code: int, said: str, errors: str) -> None:
         if code == 0 and "PASS" in said:

@@ -23,7 +23,8 @@ QUOTAS = {
 }
 #: How long anything may take before it counts as a hang.
 PATIENCE = 90.0
-#: What the audit log has of changes of limits.
+#: What the audit log has of a lease's GPUs, and of changes of limits.
+GRANTED, GROWN, SHRUNK = "lease.granted", "lease.grown", "lease.shrunk"
 BEGUN, MADE, REFUSED = "lease.resizing", "lease.resized", "lease.resize-refused"
 
 Lease = dict[str, Any]
@@ -74,57 +75,73 @@ def check_history(pool: Pool, record: Record) -> None:
     for label, times in labels.items():
         if times > 1:
             record.complain(f"the request {label} was granted {times} times")
-    for name, lease in record.leases.items():
-        known = leases.get(name)
-        if known is None:
-            record.complain(f"the lease {name} is lost")
-        elif [g["gpu"] for g in known["grants"]] != [g["gpu"] for g in lease["grants"]]:
-            record.complain(f"the lease {name} has other GPUs than were granted")
     for lease in leases.values():
         if lease["state"] in ("active", "queued"):
             record.complain(f"the lease {lease['id']} is still {lease['state']}")
     changes: dict[str, list[dict[str, Any]]] = {}
-    for entry in pages(pool, "/audit"):
-        if entry["action"] in (BEGUN, MADE, REFUSED):
-            changes.setdefault(entry["object"], []).append(entry)
-    if not changes:
+    for entry in sorted(pages(pool, "/audit"), key=lambda entry: int(entry["id"])):
+        if entry["action"] == GRANTED:
+            changes[entry["object"]] = []  # one that was moved begins anew
+        if entry["action"] in (GRANTED, GROWN, SHRUNK, BEGUN, MADE, REFUSED):
+            changes[entry["object"]].append(entry)
+            record.count(f"audit: {entry['action']}")
+    if not record.counts[f"audit: {BEGUN}"]:
         record.complain("no lease was changed")
+    for name, lease in record.leases.items():
+        if name not in leases:
+            record.complain(f"the lease {name} is lost")
+        elif changes[name][0]["detail"]["gpus"] != [g["gpu"] for g in lease["grants"]]:
+            record.complain(f"the lease {name} has other GPUs than were granted")
+        elif set(last_of(changes[name])) != {g["gpu"] for g in leases[name]["grants"]}:
+            record.complain(f"the lease {name} has other GPUs than the audit log says")
     check_instants(list(leases.values()), changes, record)
     record.counts["leases granted"] = sum(lease["granted"] is not None for lease in leases.values())
 
 
-def sizes(lease: Lease, changes: list[dict[str, Any]]) -> Iterator[tuple[float, int, int]]:
-    """What each of its GPUs counts, and since when: memory and share. What grows does when it is
-    asked for, what shrinks when it is made; what was refused is as it was, at the latest."""
-    first = changes[0]["detail"]["before"] if changes else lease["grants"][0]
-    memory, share = before = first["memory_bytes"], first["share_permille"]
-    yield moment(lease["granted"]), memory, share
+def last_of(changes: list[dict[str, Any]]) -> list[str]:
+    """The GPUs that a lease had last."""
+    gpus: list[str] = []
     for entry in changes:
+        named = entry["detail"].get("gpus", [])
+        if entry["action"] in (GRANTED, GROWN):
+            gpus = gpus + named
+        elif entry["action"] == SHRUNK:
+            gpus = [gpu for gpu in gpus if gpu not in named]
+    return gpus
+
+
+def sizes(lease: Lease, changes: list[dict[str, Any]]) -> Iterator[tuple[float, int, int, int]]:
+    """What each of its GPUs counts, since when, and after how many changes: memory and share. What
+    grows does when it is asked for, what shrinks when it is made; what was refused is as it was, at
+    the latest."""
+    first = next((e["detail"]["before"] for e in changes if e["action"] == BEGUN), lease["request"])
+    memory, share = before = first["memory_bytes"], first["share_permille"]
+    for number, entry in enumerate(changes, 1):
         if entry["action"] == REFUSED:
             memory, share = before
-        else:
+        elif entry["action"] in (BEGUN, MADE):
             after = entry["detail"]
             now = after["memory_bytes"], after["share_permille"]
             if entry["action"] == BEGUN:
                 before = memory, share
                 now = max(memory, now[0]), max(share, now[1])
             memory, share = now
-        yield moment(entry["at"]), memory, share
-    yield moment(lease["ended"] or lease["granted"]), 0, 0
+        yield moment(entry["at"]), memory, share, number
+    yield moment(lease["ended"] or lease["granted"]), 0, 0, 0
 
 
 def steps(lease: Lease, changes: list[dict[str, Any]]) -> Iterator[tuple[float, str, str, int]]:
     """By how much each sum changes that a lease counts for, and when."""
-    tenant, has = lease["tenant"], (0, 0)
-    for at, *size in sizes(lease, changes):
-        memory, share = size[0] - has[0], size[1] - has[1]
-        gpus = (size[1] > 0) - (has[1] > 0)
-        has = size[0], size[1]
-        for grant in lease["grants"]:
-            yield at, tenant, "gpus", gpus
-            yield at, tenant, "memory_bytes", memory
-            yield at, tenant, "compute_permille", share
-            yield at, grant["gpu"], "share", share
+    tenant, has = lease["tenant"], dict[str, tuple[int, int]]()
+    for at, memory, share, number in sizes(lease, changes):
+        now = dict.fromkeys(last_of(changes[:number]), (memory, share))
+        for gpu in has.keys() | now.keys():
+            old, new = has.get(gpu, (0, 0)), now.get(gpu, (0, 0))
+            yield at, tenant, "gpus", (gpu in now) - (gpu in has)
+            yield at, tenant, "memory_bytes", new[0] - old[0]
+            yield at, tenant, "compute_permille", new[1] - old[1]
+            yield at, gpu, "share", new[1] - old[1]
+        has = now
 
 
 def check_instants(
@@ -135,7 +152,7 @@ def check_instants(
         step
         for lease in leases
         if lease["granted"] is not None
-        for step in steps(lease, sorted(changes.get(lease["id"], ()), key=lambda e: int(e["id"])))
+        for step in steps(lease, changes[lease["id"]])
     ]
     now: Counter[tuple[str, str]] = Counter()
     # Of one moment, what goes before what comes.
