@@ -9,9 +9,9 @@ change.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from gpupool_manager.ledger import Ledger
@@ -46,15 +46,35 @@ class Calendar:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._plans: Plans | None = None
+        #: Of what pool they were made.
+        self._made_of: tuple[int, int, set[str]] = (0, 0, set())
 
     def forget(self) -> None:
-        """Leases have ended, GPUs or reservations are others."""
+        """They may all be others now."""
         self._plans = None
+
+    def review(self) -> None:
+        """Something has changed. What is certain stays where only leases came or went: those that
+        came are beside it, and those that went leave more room."""
+        plans = self._plans
+        if plans is not None:
+            certain = all(room is not None and not room.ended for room in plans.values())
+            if not certain or self._made_of != self._pool():
+                self._plans = None
 
     def plans(self) -> Plans:
         if self._plans is None:
-            self._plans = self.plan(self.known())
+            self.adopt(self.plan(self.known()))
+        assert self._plans is not None
         return self._plans
+
+    def adopt(self, plans: Plans) -> None:
+        """These were made of the pool as it is."""
+        self._plans, self._made_of = plans, self._pool()
+
+    def _pool(self) -> tuple[int, int, set[str]]:
+        names = {each.id for each in self.known()}
+        return (self._ledger.index.changes, self._ledger.upsets, names)
 
     def known(self) -> list[Reservation]:
         """Also those that have begun and wait for room: the next ones must not take theirs."""
@@ -71,36 +91,43 @@ class Calendar:
         return [*found, *self._ledger.reservations.values()]
 
     def plan(self, reservations: Iterable[Reservation]) -> Plans:
-        """Where these would go: who begins first chooses first."""
+        """Where these would go: who begins first chooses first.
+
+        Each lease is ended on trial once, on one way through time, however many reservations
+        there are.
+        """
         found: Plans = {}
-        earlier: list[Reservation] = []
-        for each in sorted(reservations, key=lambda each: (each.start, each.id)):
-            with Trial(self._ledger.index) as trial:
-                for lease in self._over_by(each.start):
-                    trial.end(lease)
-                ended = {lease.id for before in earlier for lease in _ended(found, before)}
-                for lease in (self._ledger.leases[name] for name in sorted(ended)):
-                    if _end_of(lease) > each.start:
-                        trial.end(lease)
-                for before in earlier:
-                    room = found[before.id]
-                    if before.end > each.start and room is not None:
-                        trial.grant(before.request, room.slots)
-                left = [lease for lease in self._in_the_way(each.start) if lease.id not in ended]
-                found[each.id] = make_room(trial, self._ledger, left, each.request)
-            earlier.append(each)
+        there: list[tuple[Reservation, Room]] = []
+        live = [lease for lease in self._ledger.leases.values() if lease.grants]
+        ending = deque(sorted(live, key=_end_of))
+        in_the_way = sorted((lease for lease in live if not lease.reserved), key=_who_first)
+        gone: set[str] = set()
+        with Trial(self._ledger.index) as trial:
+            for each in sorted(reservations, key=lambda each: (each.start, each.id)):
+                while ending and _end_of(ending[0]) <= each.start:
+                    self._end(trial, ending.popleft(), gone)
+                for before, room in there:
+                    if before.end <= each.start:
+                        trial.revoke(before.request, room.slots)
+                there = [pair for pair in there if pair[0].end > each.start]
+                left = (lease for lease in in_the_way if lease.id not in gone)
+                made = make_room(trial, self._ledger, left, self._request(each))
+                found[each.id] = made
+                if made is not None:
+                    there.append((each, made))
+                    gone |= {lease.id for lease in made.ended}
         return found
 
-    def _over_by(self, time: float) -> list[Lease]:
-        live = self._ledger.leases.values()
-        return [lease for lease in live if lease.grants and _end_of(lease) <= time]
+    def _request(self, reservation: Reservation) -> PlacementRequest:
+        """Within what the tenant's quota allows, as its lease will be."""
+        models = self._ledger.quotas[reservation.tenant].models
+        return replace(reservation.request, models=None if models is None else tuple(models))
 
-    def _in_the_way(self, start: float) -> list[Lease]:
-        """Who may last longer."""
-        live = self._ledger.leases.values()
-        found = [lease for lease in live if lease.grants and _end_of(lease) > start]
-        found = [lease for lease in found if not lease.reserved]
-        return sorted(found, key=_who_first)
+    @staticmethod
+    def _end(trial: Trial, lease: Lease, gone: set[str]) -> None:
+        if lease.id not in gone:
+            trial.end(lease)
+            gone.add(lease.id)
 
     # What others may have ----------------------------------------------------------------
 
@@ -189,11 +216,6 @@ def _who_first(lease: Lease) -> tuple[bool, bool, float]:
     """Who was warned for it already; then what is borrowed; then what began last."""
     warned = lease.ending is not None and lease.ending.cause == "reserved"
     return (not warned, not lease.borrowed, -(lease.granted or 0.0))
-
-
-def _ended(plans: Plans, reservation: Reservation) -> list[Lease]:
-    room = plans[reservation.id]
-    return [] if room is None else room.ended
 
 
 def in_utc(time: float) -> str:

@@ -46,6 +46,8 @@ class Index:
         self.nodes: dict[str, dict[str, Slot]] = {}
         #: Of all GPUs, closed ones too.
         self.total_bytes = 0
+        #: Counts whatever changes which GPUs there are, and which may be given out.
+        self.changes = 0
         self._shelves: dict[Kind, Shelf] = {}
         self._wholes: dict[str, int] = {}
         #: How many GPUs of a kind each node has: all, and those that are given out.
@@ -98,6 +100,7 @@ class Index:
         """A GPU appears; its use so far counts."""
         if slot.uuid in self.slots:
             raise ValueError(f"the GPU {slot.uuid} is there already")
+        self.changes += 1
         self.slots[slot.uuid] = slot
         self.nodes.setdefault(slot.node, {})[slot.uuid] = slot
         self.total_bytes += slot.total_bytes
@@ -106,6 +109,7 @@ class Index:
 
     def remove(self, uuid: str) -> Slot:
         """A GPU goes away."""
+        self.changes += 1
         slot = self.slots.pop(uuid)
         self.total_bytes -= slot.total_bytes
         self._pull(slot)
@@ -143,6 +147,7 @@ class Index:
         """Say why a GPU is given to nobody any more; None: it is given again."""
         slot = self.slots[uuid]
         if slot.closed != reason:
+            self.changes += 1
             self._pull(slot)
             self._count_stock(slot, -1)
             slot.closed = reason
@@ -152,6 +157,7 @@ class Index:
     def limit(self, uuid: str, most: int) -> None:
         """Change how many grants a GPU may have."""
         slot = self.slots[uuid]
+        self.changes += 1
         self._pull(slot)
         slot.most = most
         self._put(slot)

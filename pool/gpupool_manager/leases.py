@@ -375,7 +375,7 @@ class Leases:
     def pump(self, transaction: Transaction) -> None:
         """There may be more room, or more quota: let those go who fit now, in order."""
         self._failed.clear()
-        self.calendar.forget()
+        self.calendar.review()
         self._backfill.forget()
         self._lending.cover(transaction)
         ahead = Ahead(self._backfill, transaction.now)

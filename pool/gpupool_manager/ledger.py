@@ -76,6 +76,9 @@ class Ledger:
         self.ending: dict[str, Lease] = {}
         #: Active leases some of whose GPUs go back while they go on.
         self.leaving: dict[str, Lease] = {}
+        #: Counts what may spoil a plan, beside changes of the index: labels, and leases that last
+        #: longer than was said.
+        self.upsets = 0
         #: Of what is queued: what may wait for its quota, or borrow.
         self.pending: dict[str, Use] = {}
         self.answers = Answers(loaded.answers)
@@ -163,6 +166,7 @@ class Ledger:
 
     def refresh(self, node: str) -> None:
         """Labels or state of a node have changed."""
+        self.upsets += 1
         for slot in list(self.index.nodes.get(node, {}).values()):
             slot.labels = self.nodes[node].labels
             slot.driver = parse_capability(self.nodes[node].driver or "0.0")
@@ -241,6 +245,7 @@ class Ledger:
         """An active lease is to be given back, or is kept after all."""
         lease.ending = ending
         if ending is None:
+            self.upsets += 1
             self.ending.pop(lease.id, None)
         else:
             self.ending[lease.id] = lease

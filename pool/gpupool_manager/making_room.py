@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
+from gpupool_manager.index import kind_of
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.placement_request import PlacementRequest, Slot
 from gpupool_manager.records import Lease
@@ -20,16 +23,14 @@ class Room:
 
 
 def make_room(
-    trial: Trial, ledger: Ledger, leases: list[Lease], request: PlacementRequest
+    trial: Trial, ledger: Ledger, leases: Iterable[Lease], request: PlacementRequest
 ) -> Room | None:
     """Grant the request on trial; None: not even all of these leases together are enough."""
-    useful = [lease for lease in leases if _is_useful(ledger, lease, request)]
     ended: list[Lease] = []
     result = place(ledger.index, request)
-    while useful and isinstance(result, NoRoom):
-        # Twice as many each time: the request is tried a few times, however many there are.
-        more = useful[: len(ended) or 1]
-        del useful[: len(more)]
+    useful = _useful(ledger, leases, request)
+    # Twice as many each time: the request is tried a few times, however many there are.
+    while isinstance(result, NoRoom) and (more := list(islice(useful, len(ended) or 1))):
         for lease in more:
             trial.end(lease)
         ended += more
@@ -46,11 +47,10 @@ def make_room(
     return Room(chosen, result.slots)
 
 
-def _is_useful(ledger: Ledger, lease: Lease, request: PlacementRequest) -> bool:
-    """Whether it has a GPU that the request could take if it had room."""
+def _useful(ledger: Ledger, leases: Iterable[Lease], request: PlacementRequest) -> Iterator[Lease]:
+    """Those that have a GPU that the request could take if it had room."""
     kinds = ledger.index.kinds(request)
-    slots = (ledger.index.slots[grant.gpu] for grant in lease.present)
-    return any(
-        (slot.model, slot.capability, slot.total_bytes) in kinds and slot.closed is None
-        for slot in slots
-    )
+    for lease in leases:
+        slots = (ledger.index.slots[grant.gpu] for grant in lease.present)
+        if any(kind_of(slot) in kinds and slot.closed is None for slot in slots):
+            yield lease

@@ -84,8 +84,9 @@ class Reservations:
         if (never := could_ever(ledger.index, request)) is not None:
             raise Problem(409, "impossible", never)
         self._check_quota(made, now)
-        self._check_plans(made)
+        plans = self._checked_plans(made)
         ledger.reservations[name] = made
+        self._leases.calendar.adopt(plans)
         transaction.put(made)
         when = {"start": made.start, "end": made.end}
         transaction.log("reservation.made", name, tenant, gpus=request.gpus, **when)
@@ -103,8 +104,8 @@ class Reservations:
         if found := excesses(ledger.quotas[made.tenant], asked, Use(), have):
             raise over_quota(made.tenant, found)
 
-    def _check_plans(self, made: Reservation) -> None:
-        """Those that were there before must have what they had."""
+    def _checked_plans(self, made: Reservation) -> Plans:
+        """All of them with one more; those that were there before must have what they had."""
         calendar = self._leases.calendar
         before = calendar.plans()
         after = calendar.plan([*calendar.known(), made])
@@ -113,6 +114,7 @@ class Reservations:
         for name, room in before.items():
             if room is not None and _cost(after, name) > _cost(before, name):
                 raise Problem(409, "full", "it would take what is reserved for that time already")
+        return after
 
     def cancel(self, transaction: Transaction, name: str) -> None:
         """It is forgotten; what it kept free is everybody's."""

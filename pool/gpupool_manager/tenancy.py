@@ -80,6 +80,7 @@ class Tenancy:
             for grant in lease.grants:
                 self._ledger.touch(grant.node)  # budgets are for its server to keep
         self._leases.idle.look_again()
+        self._leases.calendar.forget()
         self._leases.rethink(name)
         self._leases.pump(transaction)
         return quota

@@ -46,6 +46,12 @@ class Trial:
             memory = request.takes(slot.total_bytes)
             self._change(True, slot.uuid, memory, request.share_permille)
 
+    def revoke(self, request: PlacementRequest, slots: tuple[Slot, ...]) -> None:
+        """As if what was granted there had ended."""
+        for slot in slots:
+            memory = request.takes(slot.total_bytes)
+            self._change(False, slot.uuid, memory, request.share_permille)
+
     def hold(self, gpu: str, memory: int, share: int) -> None:
         """As if so much of a GPU were taken."""
         self._change(True, gpu, memory, share)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from gpupool_manager.calendar import Plans
 from gpupool_manager.problems import Problem
-from gpupool_manager.records import Lease, Quota, Reservation
+from gpupool_manager.records import Ending, Lease, Quota, Reservation
 from gpupool_manager.reservations import MOST, MOST_EACH, Reclaims
+from gpupool_manager.transaction import Transaction
+from gpupool_manager.trial import Trial
 from gpupool_manager.waiting import OrderRules
 from queue_world import GRACE, QueueWorld
 
@@ -218,8 +222,69 @@ def test_it_waits_for_its_quota_as_others_do() -> None:
     assert lease.state == "active"
 
 
+def test_it_is_planned_on_what_its_tenant_may_have() -> None:
+    world = pool(Quota("a", models=["NVIDIA H2*"]), Quota("b"))
+    for gpu in world._loaded.gpus[:2]:
+        gpu.model = "another"
+    world._load()
+    world.reserve("a", 2, HOUR, HOUR)
+    assert sorted(grant.gpu for grant in world.ask("b", gpus=2).grants) == ["n0-0", "n0-1"]
+
+
+def test_what_is_certain_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lease that ended cost a plan of the whole pool, which took seconds for large ones."""
+    world = pool(gpus=8)
+    calendar, made, ended = world.leases.calendar, 0, 0
+    plan, end = calendar.plan, Trial.end
+
+    def counted_plan(reservations: Iterable[Reservation]) -> Plans:
+        nonlocal made
+        made += 1
+        return plan(reservations)
+
+    def counted_end(trial: Trial, lease: Lease) -> None:
+        nonlocal ended
+        ended += 1
+        end(trial, lease)
+
+    timed = [world.ask("b", time_limit=number * HOUR + 1) for number in range(5)]
+    monkeypatch.setattr(calendar, "plan", counted_plan)
+    monkeypatch.setattr(Trial, "end", counted_end)
+    for number in range(1, 6):
+        world.reserve("a", 1, number * HOUR, HOUR)
+    # Of each that is made: with it, and once before the first.
+    assert (made, ended) == (6, 1 + 2 + 3 + 4 + 5)
+    for lease in timed:
+        world.end(lease)
+        world.end(world.ask("b", time_limit=60))
+    assert made == 6
+    transaction = Transaction(world.now)
+    node = world.ledger.nodes["n0"]
+    node.labels = {"rack": "7"}
+    world.ledger.refresh("n0")
+    world.leases.pump(transaction)
+    world.ask("b")
+    assert made == 7
+
+
+def test_a_plan_that_counted_on_an_end_is_made_again_if_there_is_none() -> None:
+    world = pool(gpus=2)
+    first, second = world.ask("b"), world.ask("b")
+    ending = Ending(world.now + HOUR, "it is idle", cause="idle")
+    world.ledger.announce(first, ending)
+    kept = world.reserve("a", 1, 2 * HOUR, HOUR)
+    assert world.reservations.in_the_way(kept) == 0
+    world.ledger.announce(first, None)
+    world.ledger.announce(second, ending)
+    world.pump()
+    assert world.reservations.in_the_way(kept) == 0
+    world.ledger.announce(second, None)
+    world.pump()
+    assert world.reservations.in_the_way(kept) == 1
+
+
 def test_what_cannot_be_is_refused() -> None:
-    world = pool()
+    world = pool(*map(Quota, "abcde"))
     assert refused(world, "a", 5, HOUR, HOUR).startswith("impossible: ")
     assert refused(world, "nobody", 1, HOUR, HOUR).startswith("not-found: ")
     assert refused(world, "a", 1, -HOUR, 2 * HOUR).startswith("bad-request: ")
