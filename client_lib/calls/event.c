@@ -29,8 +29,9 @@ CUresult gpc_event_submitted(CUevent event, unsigned flags)
 CUresult gpc_event_noted(CUevent event, unsigned flags)
 {
     bool shares = gpc_session_shares(gpc_session_of_handle((uint64_t)event));
-    if ((!shares || flags & CU_EVENT_DISABLE_TIMING) && !(flags & CU_EVENT_INTERPROCESS))
-        gpc_event_may_be_polled(event);
+    bool timed = !(flags & CU_EVENT_DISABLE_TIMING);
+    if (!(shares && timed) && !(flags & CU_EVENT_INTERPROCESS))
+        gpc_event_may_be_polled(event, timed);
     else
         gpc_event_not_polled(event);
     return gpc_event_submitted(event, flags);
@@ -57,6 +58,19 @@ CUresult gpc_event_record(const struct gpc_route *on, CUevent event, CUstream st
     return r ? r : gpc_event_submitted(event, 0);
 }
 
+GPC_EXPORT CUresult cuEventSynchronize(CUevent hEvent)
+{
+    CUresult r = gpc_enter_event(GP_OP_cuEventSynchronize, hEvent);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!gpc_event_awaited(hEvent, &r)) {
+        uint64_t number = gpc_event_number(hEvent);
+        r = gpc_wire_cuEventSynchronize(hEvent);
+        gpc_event_asked(hEvent, number, r, true);
+    }
+    return gpc_leave(r);
+}
+
 GPC_EXPORT CUresult cuEventQuery(CUevent hEvent)
 {
     CUresult r = gpc_enter_event(GP_OP_cuEventQuery, hEvent);
@@ -65,7 +79,7 @@ GPC_EXPORT CUresult cuEventQuery(CUevent hEvent)
     if (!gpc_event_told(hEvent, &r)) {
         uint64_t number = gpc_event_number(hEvent);
         r = gpc_wire_cuEventQuery(hEvent);
-        gpc_event_asked(hEvent, number, r);
+        gpc_event_asked(hEvent, number, r, false);
     }
     return gpc_leave(r);
 }

@@ -12,6 +12,7 @@
 #include "operations_there.h"
 #include "session.h"
 #include "snapshot.h"
+#include "stats.h"
 
 /* Events with a higher index are asked for. */
 #define PLACES (GP_EVENT_PAGE_BYTES / sizeof(uint64_t))
@@ -24,6 +25,7 @@ struct polled {
     uint64_t number; /* of the last record; 0: it has none */
     uint64_t given;  /* the last number, perhaps of a record before or another event's */
     uint64_t over;   /* the last that was seen to be over */
+    bool timed;
     bool guessed;    /* it was not asked for before its first number */
     uint64_t untold; /* up to this one the worker has to be asked */
     uint64_t asked;  /* ns: when the worker was asked last, or the event recorded */
@@ -34,23 +36,25 @@ struct gpc_event_page {
     struct gp_share share;
     CUcontext context; /* of the records; NULL: none yet */
     uint64_t last;     /* number that was given */
-    struct {
+    struct fresh {
         unsigned recorded, asked; /* of these */
-    } fresh;                      /* events at their first record */
+    } fresh[2];                   /* events at their first record, without timing and with */
     struct polled of[PLACES];     /* by the events' indices */
 };
 
-/* The shadow of an event that may be polled and has not been asked for. */
-static char may_be_polled;
+/* The shadow of an event that may be polled and has not been asked for: without timing, and with. */
+static char may_be_polled[2];
 
-void gpc_event_may_be_polled(CUevent event)
+void gpc_event_may_be_polled(CUevent event, bool timed)
 {
-    gpc_handle_attach((uint64_t)event, &may_be_polled);
+    gpc_handle_attach((uint64_t)event, &may_be_polled[timed]);
 }
 
-static bool is_fresh(CUevent event)
+static bool is_fresh(CUevent event, bool *timed)
 {
-    return gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event) == &may_be_polled;
+    const void *shadow = gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event);
+    *timed = shadow == &may_be_polled[true];
+    return *timed || shadow == &may_be_polled[false];
 }
 
 static struct gpc_event_page *page_of(const struct gpc_session *s)
@@ -71,7 +75,8 @@ void gpc_event_not_polled(CUevent event)
 {
     struct gpc_event_page *page;
     struct polled *p = polled_of(event, &page);
-    if (p || is_fresh(event))
+    bool timed;
+    if (p || is_fresh(event, &timed))
         gpc_handle_attach((uint64_t)event, NULL);
 }
 
@@ -146,33 +151,35 @@ static bool is_written(const struct gpc_event_page *page)
 #define FRESH_MOST 64
 #define FRESH_LEAST 2
 
-static void fresh_count(unsigned *what, struct gpc_event_page *page)
+static void fresh_count(struct fresh *fresh, unsigned *what)
 {
     if (__atomic_add_fetch(what, 1, __ATOMIC_RELAXED) < FRESH_MOST)
         return;
-    unsigned asked = __atomic_load_n(&page->fresh.asked, __ATOMIC_RELAXED);
-    unsigned recorded = __atomic_load_n(&page->fresh.recorded, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->fresh.asked, asked / 2, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->fresh.recorded, recorded / 2, __ATOMIC_RELAXED);
+    unsigned asked = __atomic_load_n(&fresh->asked, __ATOMIC_RELAXED);
+    unsigned recorded = __atomic_load_n(&fresh->recorded, __ATOMIC_RELAXED);
+    __atomic_store_n(&fresh->asked, asked / 2, __ATOMIC_RELAXED);
+    __atomic_store_n(&fresh->recorded, recorded / 2, __ATOMIC_RELAXED);
 }
 
 /* An event is recorded that nobody has asked for: whether it is likely that somebody will. */
-static bool fresh_guess(struct gpc_event_page *page)
+static bool fresh_guess(struct fresh *fresh)
 {
-    unsigned asked = __atomic_load_n(&page->fresh.asked, __ATOMIC_RELAXED);
-    unsigned recorded = __atomic_load_n(&page->fresh.recorded, __ATOMIC_RELAXED);
-    fresh_count(&page->fresh.recorded, page);
+    unsigned asked = __atomic_load_n(&fresh->asked, __ATOMIC_RELAXED);
+    unsigned recorded = __atomic_load_n(&fresh->recorded, __ATOMIC_RELAXED);
+    fresh_count(fresh, &fresh->recorded);
     return asked >= FRESH_LEAST && 2 * asked >= recorded;
 }
 
 /* The event's place in the page; NULL: it has none, or must be asked for. */
-static struct polled *polled_make(CUevent event, struct gpc_event_page *page, bool guessed)
+static struct polled *polled_make(CUevent event, struct gpc_event_page *page, bool timed,
+                                  bool guessed)
 {
     uint32_t index = gp_handle_index((uint64_t)event);
     if (index >= PLACES)
         return NULL;
     struct polled *p = &page->of[index];
     __atomic_store_n(&p->number, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->timed, timed, __ATOMIC_RELAXED);
     __atomic_store_n(&p->guessed, guessed, __ATOMIC_RELAXED);
     gpc_handle_attach((uint64_t)event, p);
     return p;
@@ -180,10 +187,12 @@ static struct polled *polled_make(CUevent event, struct gpc_event_page *page, bo
 
 static struct polled *fresh_polled(CUevent event, struct gpc_event_page **page)
 {
-    if (!is_fresh(event))
+    bool timed;
+    if (!is_fresh(event, &timed))
         return NULL;
     *page = page_of(gpc_session_of_handle((uint64_t)event));
-    return *page && (*page)->told && fresh_guess(*page) ? polled_make(event, *page, true) : NULL;
+    bool guess = *page && (*page)->told && fresh_guess(&(*page)->fresh[timed]);
+    return guess ? polled_make(event, *page, timed, true) : NULL;
 }
 
 uint64_t gpc_event_number(CUevent event)
@@ -264,16 +273,15 @@ static bool is_time(struct polled *p)
     return true;
 }
 
-bool gpc_event_told(CUevent event, CUresult *r)
+/* What is known of this record of the event. */
+static bool record_told(struct gpc_session *s, struct gpc_event_page *page, struct polled *p,
+                        uint64_t number, CUresult *r)
 {
-    struct gpc_event_page *page;
-    struct polled *p = polled_of(event, &page);
-    struct gpc_session *s = p ? gpc_session_of_handle((uint64_t)event) : NULL;
-    uint64_t number = p ? __atomic_load_n(&p->number, __ATOMIC_RELAXED) : 0;
     if (!number || gpc_capture_active() || !gpc_session_works(s))
         return false;
+    struct fresh *fresh = &page->fresh[__atomic_load_n(&p->timed, __ATOMIC_RELAXED)];
     if (__atomic_exchange_n(&p->guessed, false, __ATOMIC_RELAXED))
-        fresh_count(&page->fresh.asked, page);
+        fresh_count(fresh, &fresh->asked);
     bool over = is_over(page, p, number);
     if (page->told && !over) {
         gpc_session_poll(s);
@@ -295,22 +303,64 @@ bool gpc_event_told(CUevent event, CUresult *r)
     return true;
 }
 
+bool gpc_event_told(CUevent event, CUresult *r)
+{
+    struct gpc_event_page *page;
+    struct polled *p = polled_of(event, &page);
+    return p && record_told(gpc_session_of_handle((uint64_t)event), page, p,
+                            __atomic_load_n(&p->number, __ATOMIC_RELAXED), r);
+}
+
+/* Of the record that there is now, whatever another thread records meanwhile. What kernels have
+ * printed is to be there, too, and of that the GPU's page says nothing. */
+bool gpc_event_awaited(CUevent event, CUresult *r)
+{
+    struct gpc_event_page *page;
+    struct polled *p = polled_of(event, &page);
+    struct gpc_session *s = p ? gpc_session_of_handle((uint64_t)event) : NULL;
+    uint64_t number = p ? __atomic_load_n(&p->number, __ATOMIC_RELAXED) : 0, begin = 0;
+    if (!p || !page->told)
+        return false;
+    for (;;) {
+        uint64_t seen = gpc_session_notices(s);
+        if (!record_told(s, page, p, number, r))
+            return false;
+        if (*r != CUDA_ERROR_NOT_READY)
+            break;
+        if (!begin) {
+            begin = gp_now_ns();
+            GPC_STATS_ADD(round_trips, 1);
+        }
+        if (gpc_session_wait_notice(s, seen) != CUDA_SUCCESS)
+            return false;
+    }
+    if (begin)
+        GPC_STATS_ADD(waited_ns, gp_now_ns() - begin);
+    return true;
+}
+
 /* It has been asked for: from now on its records bring numbers. */
 static void become_polled(CUevent event)
 {
     struct gpc_event_page *page;
-    if (!is_fresh(event) || gpc_capture_active() ||
+    bool timed;
+    if (!is_fresh(event, &timed) || gpc_capture_active() ||
         !(page = page_open(gpc_session_of_handle((uint64_t)event))))
         return;
-    fresh_count(&page->fresh.asked, page);
-    polled_make(event, page, false);
+    fresh_count(&page->fresh[timed], &page->fresh[timed].asked);
+    polled_make(event, page, timed, false);
 }
 
-void gpc_event_asked(CUevent event, uint64_t number, CUresult r)
+void gpc_event_asked(CUevent event, uint64_t number, CUresult r, bool waited)
 {
     struct gpc_event_page *page;
     struct polled *p = polled_of(event, &page);
-    if (!p && (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY))
+    bool timed, fresh = is_fresh(event, &timed);
+    /* Nothing comes between the times of who waits for the second of two events; and the GPU's page
+     * ends no wait. */
+    if (waited && (timed || gpc_session_shares(gpc_session_of_handle((uint64_t)event))))
+        fresh = false;
+    if (fresh && (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY))
         become_polled(event);
     if (p && number && r == CUDA_SUCCESS)
         number_note(&p->over, number);

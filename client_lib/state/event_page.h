@@ -21,7 +21,7 @@
 #include "route.h"
 
 /* An event was made that may be polled. */
-void gpc_event_may_be_polled(CUevent event);
+void gpc_event_may_be_polled(CUevent event, bool timed);
 /* From here on it is asked for: a graph or a context records it, too. */
 void gpc_event_not_polled(CUevent event);
 /* What a record brings: for the GPU to write, or for the worker to tell. */
@@ -34,8 +34,10 @@ struct gpc_event_record {
 bool gpc_event_numbered(const struct gpc_route *on, CUevent event, struct gpc_event_record *out);
 /* What the page says of the event's last record. False: the worker has to be asked. */
 bool gpc_event_told(CUevent event, CUresult *r);
-/* The worker was asked, and said this. */
-void gpc_event_asked(CUevent event, uint64_t number, CUresult r);
+/* The same, waiting until it is over where the worker is to tell. */
+bool gpc_event_awaited(CUevent event, CUresult *r);
+/* The worker was asked, and said this; or was waited for. */
+void gpc_event_asked(CUevent event, uint64_t number, CUresult r, bool waited);
 /* The number of the event's last record; 0: it has none. */
 uint64_t gpc_event_number(CUevent event);
 

@@ -33,7 +33,8 @@ static struct {
     unsigned waits, dropped;
     uint32_t place;
     uint64_t number;
-    unsigned said, untold;
+    unsigned said, untold, first;
+    int first_fails;
 } told;
 
 CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
@@ -60,6 +61,13 @@ CUresult gpw_after_submitted(struct gpw_session *s, struct gpw_after *after, CUs
     (void)s, (void)after, (void)stream;
     told.dropped += r != CUDA_SUCCESS;
     return r;
+}
+
+int gpw_session_tell_first(struct gpw_session *s)
+{
+    (void)s;
+    told.first++;
+    return told.first_fails;
 }
 
 int gpw_notify_gp_event_over(struct gpw_session *s, uint32_t place, uint32_t over, uint64_t number)
@@ -251,6 +259,7 @@ static void what_is_over_is_told(void **state)
     assert_int_equal(gpu.recorded, 2);
     assert_int_equal(told.said, 0);
     end(1, CUDA_SUCCESS);
+    assert_int_equal(told.first, 1); /* what was printed and what failed */
     assert_int_equal(told.place, 8);
     assert_int_equal(told.number, 42);
     end(0, CUDA_SUCCESS);
@@ -267,6 +276,16 @@ static void what_fails_is_not_over(void **state)
     assert_int_equal(told.said, 0);
     assert_int_equal(told.untold, 1);
     assert_int_equal(told.number, 41);
+    assert_int_equal(memory.event_page.told, 0);
+}
+
+static void nothing_is_told_to_who_is_gone(void **state)
+{
+    (void)state;
+    told.first_fails = -1;
+    assert_int_equal(record_told(7, 41), CUDA_SUCCESS);
+    end(0, CUDA_SUCCESS);
+    assert_int_equal(told.said, 0);
     assert_int_equal(memory.event_page.told, 0);
 }
 
@@ -331,6 +350,7 @@ int main(void)
         cmocka_unit_test_setup(nothing_is_written_behind_the_end_of_the_context, begin),
         cmocka_unit_test_setup(what_is_over_is_told, begin),
         cmocka_unit_test_setup(what_fails_is_not_over, begin),
+        cmocka_unit_test_setup(nothing_is_told_to_who_is_gone, begin),
         cmocka_unit_test_setup(a_record_that_fails_leaves_nothing, begin),
         cmocka_unit_test_setup(without_memory_or_in_a_capture_nobody_is_told, begin),
         cmocka_unit_test_setup(only_so_many_are_told, begin),

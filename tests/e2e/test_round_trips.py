@@ -124,6 +124,17 @@ def test_events_that_are_asked_for_once_cost_no_wait(
     assert many["round_trips"] == few["round_trips"], many
 
 
+def test_waiting_for_what_is_known_to_be_over_costs_no_wait(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    """An event that has been asked for before: the copy behind it is waited for, and it is not."""
+    binary = toolchain.driver_program("driver_polled")
+    few = counted(server, transport, [str(binary), "awaited", "10"])
+    many = counted(server, transport, [str(binary), "awaited", "110"])
+    each = 2 if transport == "shm" else 1
+    assert many["round_trips"] - few["round_trips"] == 100 * each, many
+
+
 def test_a_query_of_an_event_that_is_over_costs_no_wait(
     toolchain: Toolchain, server: PoolServer, transport: str
 ) -> None:

@@ -63,7 +63,8 @@ static void told_end(struct gpw_session *s, struct told *t)
 static void told_over(struct gpw_session *s, void *arg, CUresult result)
 {
     struct told *t = arg;
-    gpw_notify_gp_event_over(s, t->place, result == CUDA_SUCCESS, t->number);
+    if (gpw_session_tell_first(s) == 0)
+        gpw_notify_gp_event_over(s, t->place, result == CUDA_SUCCESS, t->number);
     told_end(s, t);
 }
 

@@ -72,12 +72,16 @@ static int flush_output(struct gpw_session *s)
     return r;
 }
 
+int gpw_session_tell_first(struct gpw_session *s)
+{
+    int r = flush_output(s);
+    return r ? r : gpw_failures_tell(s);
+}
+
 int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult result,
                     struct gpw_message *m)
 {
-    int r = flush_output(s);
-    if (r == 0)
-        r = gpw_failures_tell(s);
+    int r = gpw_session_tell_first(s);
     if (r != 0)
         return r;
     struct gp_reply *reply = (struct gp_reply *)m->head;

@@ -195,6 +195,8 @@ void gpw_message_tail(struct gpw_message *m, const void *from, uint32_t bytes);
 
 /* All return 0, or negative when the session is over. */
 int gpw_session_send(struct gpw_session *s, struct gpw_message *m);
+/* What whoever waits for an end has to know before it: what kernels printed, and what failed. */
+int gpw_session_tell_first(struct gpw_session *s);
 int gpw_reply(struct gpw_session *s, const struct gp_header *h, CUresult r, struct gpw_message *m);
 int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult r, struct gpw_message *m);
 /* For calls that nobody waits for: tells the client of a failure; answers when the

@@ -4,6 +4,7 @@
  *
  *   driver_polled            what queries say
  *   driver_polled count N    N queries of events that are over; the waits are counted from outside
+ *   driver_polled awaited N  N records that are known to be over when they are waited for; likewise
  *   driver_polled fresh N    N events that are made, recorded and asked for once; likewise
  *   driver_polled fault      behind a kernel that faults
  *   driver_polled hold       behind work that never ends, until the worker is gone
@@ -223,6 +224,19 @@ static void count(int queries)
         CU(cuEventQuery(events[i % EVENTS]));
 }
 
+static void awaited(int records)
+{
+    for (int i = 0; i < records; i++) {
+        unsigned got = 0;
+        CU(cuMemsetD32Async(words + 2048, (unsigned)i, 1, stream));
+        CU(cuEventRecord(polled, stream));
+        CU(cuMemcpyDtoHAsync(&got, words + 2048, sizeof got, stream));
+        CU(cuStreamSynchronize(stream));
+        EXPECT(got == (unsigned)i, "record %d: %u", i, got);
+        CU(cuEventSynchronize(polled));
+    }
+}
+
 /* As who keeps memory until a copy of it is through. */
 static void fresh(int events)
 {
@@ -266,6 +280,8 @@ int main(int argc, char **argv)
     prepare();
     if (argc == 3 && strcmp(argv[1], "count") == 0) {
         count(atoi(argv[2]));
+    } else if (argc == 3 && strcmp(argv[1], "awaited") == 0) {
+        awaited(atoi(argv[2]));
     } else if (argc == 3 && strcmp(argv[1], "fresh") == 0) {
         fresh(atoi(argv[2]));
     } else if (argc == 2 && strcmp(argv[1], "fault") == 0) {
