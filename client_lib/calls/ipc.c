@@ -306,6 +306,21 @@ CUresult gpc_ipc_close(const struct gpc_route *on, CUdeviceptr dptr, enum gpc_ra
     return r;
 }
 
+void gpc_ipc_drop(const struct gpc_route *on, CUdeviceptr dptr)
+{
+    uint32_t left;
+    pthread_mutex_lock(&lock);
+    struct opened **at = find(dptr), *one = *at;
+    unsigned times = one ? one->times : 0;
+    if (one) {
+        *at = one->next;
+        free(one);
+    }
+    while (times--)
+        gpc_wire_gp_ipc_unmap_on(on, dptr, &left);
+    pthread_mutex_unlock(&lock);
+}
+
 GPC_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
     CUresult r = gpc_enter(GP_OP_cuIpcCloseMemHandle, GPC_NEEDS_CONTEXT);

@@ -11,6 +11,8 @@
 /* Undo one opening of what begins there: GPC_RANGE_IPC or GPC_RANGE_IMPORTED. `on` is NULL for the
  * thread's route. */
 CUresult gpc_ipc_close(const struct gpc_route *on, CUdeviceptr dptr, enum gpc_range_kind kind);
+/* Its context ends, and its range is gone: it is open no more, however often it was opened. */
+void gpc_ipc_drop(const struct gpc_route *on, CUdeviceptr dptr);
 /* Whether it is another process's pool. */
 bool gpc_pool_is_imported(CUmemoryPool pool);
 

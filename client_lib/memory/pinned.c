@@ -17,6 +17,7 @@
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "host_function.h"
+#include "ipc.h"
 #include "its.h"
 #include "managed.h"
 #include "memory.h"
@@ -357,12 +358,18 @@ GPC_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, un
     return gpc_leave(r);
 }
 
+/* A context takes along what was allocated in it, which is the worker's to map, not the driver's. */
 static void range_ended(const struct gpc_range *range)
 {
+    const struct gpc_route on = gpc_route_in(range->context);
     if (gpc_range_is_host(range))
         range_release(range);
+    else if (range->kind == GPC_RANGE_DEVICE)
+        gpc_wire_cuMemFree_v2_on(&on, range->begin);
     else if (range->kind == GPC_RANGE_MANAGED)
-        gpc_managed_drop(range->begin);
+        gpc_managed_free(&on, range->begin);
+    else if (range->kind == GPC_RANGE_IPC || range->kind == GPC_RANGE_IMPORTED)
+        gpc_ipc_drop(&on, range->begin);
     else if (range->kind == GPC_RANGE_GLOBAL)
         gpc_managed_variable_drop(range->begin, range->size);
 }

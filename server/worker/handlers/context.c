@@ -108,7 +108,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     if (gpw_host_functions_pending(s)) /* the driver waits for those of every context */
         return GPW_AGAIN;
     gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
-    gpw_memory_context_ended(s, dev, (CUcontext)real);
+    gpw_memory_context_ended(s, (CUcontext)real);
     context_ending(s, (CUcontext)real);
     s->primary[dev] = NULL;
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);

@@ -89,7 +89,7 @@ void gpw_memory_close(struct gpw_session *s)
     for (uint32_t i = 0; m && i < s->device_count; i++)
         gpw_allocator_delete(m->windows[i].allocator);
     if (m)
-        gpw_captured_close(s, false);
+        gpw_captured_close(s);
     if (m)
         free(m->graph_memory);
     free(m);
@@ -176,15 +176,13 @@ CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t byte
     return r == CUDA_ERROR_OUT_OF_MEMORY && gpw_memory_must_wait(s) ? GPW_AGAIN : r;
 }
 
-void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext context)
+void gpw_memory_context_ended(struct gpw_session *s, CUcontext context)
 {
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
     s->driver->cuCtxSetCurrent(context);
     s->driver->cuCtxSynchronize();
     gpw_waits_poll(s); /* the context's waits are over, its frees among them */
-    gpw_allocator_clear(s->memory->windows[ordinal].allocator);
-    gpw_captured_close(s, true);
     s->driver->cuCtxSetCurrent(before);
 }
 

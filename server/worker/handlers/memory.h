@@ -17,11 +17,11 @@ void gpw_memory_close(struct gpw_session *s);
 void gpw_memory_window(struct gpw_session *s, uint32_t ordinal, uint64_t *begin, uint64_t *end);
 /* Device bytes taken by this session's allocations. Any thread. */
 uint64_t gpw_memory_bytes(const struct gpw_session *s);
-/* The context is about to end: give back what was allocated in it. */
-void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext context);
+/* The context is about to end: what was freed in it is given back. */
+void gpw_memory_context_ended(struct gpw_session *s, CUcontext context);
 
-/* Free when the work before is over. `keep`: the client hands it out again, and is told with its
- * cookie when it may; `idle`: it may at once, because nothing is under way. */
+/* Free when the work before is over. `keep`: the client hands it out again, and is told when it
+ * may; `idle`: it may at once, because nothing is under way. */
 CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, bool idle);
 /* Frees are numbered; those up to `number` that only wait for the GPU. */
 uint64_t gpw_memory_last_free(const struct gpw_session *s);

@@ -91,7 +91,7 @@ bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy,
                       const struct gpw_copy_arrays *arrays, CUDA_MEMCPY3D *own);
 void gpw_event_page_context_ended(struct gpw_session *s, CUcontext context);
 void gpw_captured_context_ended(struct gpw_session *s, CUcontext context);
-/* Forget them all; `unpin` while there is a context to do it in. */
-void gpw_captured_close(struct gpw_session *s, bool unpin);
+/* Forget them all: their memory goes with the driver. */
+void gpw_captured_close(struct gpw_session *s);
 
 #endif

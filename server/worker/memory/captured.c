@@ -169,13 +169,11 @@ void gpw_captured_context_ended(struct gpw_session *s, CUcontext context)
     }
 }
 
-void gpw_captured_close(struct gpw_session *s, bool unpin)
+void gpw_captured_close(struct gpw_session *s)
 {
     while (s->memory->captured) {
         struct gpw_captured *c = s->memory->captured;
         s->memory->captured = c->next;
-        if (unpin)
-            s->driver->cuMemFreeHost(c->memory);
         free(c);
     }
     gpw_budget_give(s, GPW_USE_HOST, s->memory->captured_bytes);
