@@ -6,6 +6,7 @@
 #include "handles.h"
 #include "host_function.h"
 #include "later.h"
+#include "left.h"
 #include "link.h"
 #include "mapped_array.h"
 #include "loop.h"
@@ -83,6 +84,7 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     gpw_textures_context_ended(s, context);
     gpw_mapped_arrays_forget(s);
     gpw_links_context_ended(s, context);
+    gpw_left_context_ended(s, context);
     s->driver->cuCtxSetCurrent(before == context ? NULL : before);
 }
 

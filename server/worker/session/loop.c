@@ -14,6 +14,7 @@
 #include "graph_budget.h"
 #include "handles.h"
 #include "later.h"
+#include "left.h"
 #include "memory.h"
 #include "monotonic.h"
 #include "peer.h"
@@ -189,6 +190,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h, const struc
         gpw_place_forget(s);
         gpw_gate_stream_ending(s, h);
         gpw_peers_stream_ending(s, h);
+        gpw_left_take(s, h);
     }
     gpw_captures_note(s);
     if (gp_op_info(h->op)->blocks && gpw_streams_blocked(s))

@@ -29,6 +29,7 @@ struct gpw_host_functions; /* host_function.c: those that streams have still to 
 struct gpw_ipc;            /* ipc/ipc.h: what other processes have in common with it */
 struct gpw_held;           /* held.c: how NVML is asked */
 struct gpw_loop;           /* loop.c: the message that waits, and when waits were looked at */
+struct gpw_left;           /* left.h: streams that stand for destroyed ones */
 struct gpw_memory;         /* memory.c: allocations, windows, pinned shares, arena */
 struct gpw_image_store;    /* image_store.h: images of sessions before */
 struct gpw_modules;        /* module.c: images, functions' parameters */
@@ -72,6 +73,7 @@ struct gpw_session {
     struct gp_channel *channel;
     struct gp_listener *clients_to; /* where a server brings the client; control.c has the lock */
     struct gpw_handles *handles;
+    struct gpw_left *left;
     struct gpw_texture *textures;   /* texture.c */
     struct gpw_link *links;         /* link.c */
     struct gpw_green *greens;       /* green.c */

@@ -8,6 +8,7 @@
 #include "capture_watch.h"
 #include "green.h"
 #include "handles.h"
+#include "left.h"
 #include "loop.h"
 #include "session.h"
 
@@ -393,7 +394,7 @@ static void add_stream(struct gpw_session *s, uint64_t id, uint64_t real, void *
 
 CUresult gpw_after_context(struct gpw_session *s, gpw_done *done, void *arg)
 {
-    struct every_stream e = {NULL, 1, CUDA_SUCCESS};
+    struct every_stream e = {NULL, 2, CUDA_SUCCESS};
     gpw_handle_each(s, GP_HANDLE_STREAM, count_stream, &e);
     e.after = after_new(s, e.count, done, arg);
     if (!e.after)
@@ -406,5 +407,8 @@ CUresult gpw_after_context(struct gpw_session *s, gpw_done *done, void *arg)
     if (e.result == CUDA_SUCCESS || e.result == CUDA_ERROR_NOT_READY)
         e.result = after_add(s, e.after, CU_STREAM_LEGACY);
     gpw_handle_each(s, GP_HANDLE_STREAM, add_stream, &e);
+    CUstream left = e.result == CUDA_SUCCESS ? gpw_left_stream(s, e.after->context) : NULL;
+    if (left)
+        e.result = after_add(s, e.after, left);
     return after_start(s, e.after, e.result);
 }

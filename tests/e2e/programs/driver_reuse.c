@@ -1,6 +1,6 @@
 /*
- * Memory that is freed while work of another context, of another device, or from before a capture
- * still writes to it: nobody has it again before that is over. CUDA waits in cuMemFree; here the
+ * Memory that is freed while work of another context or device, of a destroyed stream, or of before
+ * a capture still writes to it: nobody has it again before that is over. CUDA waits in cuMemFree; here the
  * memory is held back.
  */
 #include "driver.h"
@@ -72,6 +72,7 @@ static struct place held_place(void)
     CU(cuStreamCreate(&p.stream, CU_STREAM_NON_BLOCKING));
     CU(cuStreamCreate(&p.other, CU_STREAM_NON_BLOCKING));
     CU(cuMemAlloc(&p.old, BYTES));
+    CU(cuMemsetD8(p.old, 0, BYTES));
     CU(cuCtxSynchronize());
     hold(p.stream);
     CU(cuMemsetD8Async(p.old, STALE, BYTES, p.stream));
@@ -99,6 +100,30 @@ static void in_other_context(const char *what, CUcontext owner, CUcontext where)
     leave(&p);
     CU(cuCtxSetCurrent(where));
     CU(cuMemFree(mine));
+}
+
+/* Who waits for the context waits for work of streams that are gone. */
+static void behind_destruction(void)
+{
+    CUdeviceptr fresh[PIECES];
+    pthread_t thread;
+    unsigned char last = 0;
+    CU(cuCtxSetCurrent(driver_context));
+    struct place p = held_place();
+    CU(cuStreamDestroy(p.stream));
+    REQUIRE(pthread_create(&thread, NULL, release_later, NULL) == 0, "no thread");
+    CU(cuCtxSynchronize());
+    CU(cuMemcpyDtoH(&last, p.old + BYTES - 1, 1));
+    EXPECT(last == STALE, "the last byte is %#x behind a destroyed stream", last);
+    pthread_join(thread, NULL);
+    CU(cuMemFree(p.old));
+    CU(cuStreamDestroy(p.other));
+    p = held_place();
+    CU(cuStreamDestroy(p.stream));
+    free_and_fill(p.old, driver_context, p.other, fresh);
+    CU(cuCtxSynchronize());
+    expect_fresh("a destroyed stream", fresh);
+    CU(cuStreamDestroy(p.other));
 }
 
 /* The stream captures by now; what it did before is under way. */
@@ -144,6 +169,7 @@ int main(void)
         CU(cuDevicePrimaryCtxRelease(device));
     }
     before_capture();
+    behind_destruction();
     driver_stop();
     return finish("driver_reuse");
 }
