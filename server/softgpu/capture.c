@@ -44,24 +44,6 @@ static void finish(struct sg_capture *capture)
     sg_capture_unref(capture);
 }
 
-void sg_capture_leave(CUstream stream)
-{
-    struct sg_capture *capture = stream->capture;
-    if (!capture)
-        return;
-    capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (capture->origin != stream) {
-        detach(stream);
-        return;
-    }
-    CUgraph graph = capture->graph;
-    bool own = capture->own_graph;
-    leave_graph(capture);
-    finish(capture);
-    if (own)
-        sg_graph_free(graph);
-}
-
 CUresult sg_capture_unsafe(void)
 {
     CUresult result = CUDA_SUCCESS;
@@ -245,18 +227,67 @@ static void mark_ancestors(CUgraphNode node)
         mark_ancestors(node->depends[i].node);
 }
 
-static bool all_joined(const struct sg_capture *capture)
+static void marks_clear(const struct sg_capture *capture)
 {
     for (size_t i = 0; i < capture->graph->node_count; i++)
         capture->graph->nodes[i]->order = 0;
-    for (size_t i = 0; i < capture->origin->tips.count; i++)
-        mark_ancestors(capture->origin->tips.nodes[i]);
+}
+
+static void mark_before(CUstream stream)
+{
+    for (size_t i = 0; i < stream->tips.count; i++)
+        mark_ancestors(stream->tips.nodes[i]);
+}
+
+/* Whether all that the stream's last nodes are is marked. */
+static bool is_marked(CUstream stream)
+{
+    for (size_t i = 0; i < stream->tips.count; i++)
+        if (!stream->tips.nodes[i]->order)
+            return false;
+    return true;
+}
+
+static bool all_joined(const struct sg_capture *capture)
+{
+    marks_clear(capture);
+    mark_before(capture->origin);
     for (CUcontext c = sg.contexts; c; c = c->next)
         for (CUstream s = c->streams; s; s = s->next)
-            for (size_t i = 0; s->capture == capture && i < s->tips.count; i++)
-                if (!s->tips.nodes[i]->order)
-                    return false;
+            if (s->capture == capture && !is_marked(s))
+                return false;
     return true;
+}
+
+/* Others come after all that this stream has captured. */
+static bool is_joined(CUstream stream)
+{
+    marks_clear(stream->capture);
+    for (CUcontext c = sg.contexts; c; c = c->next)
+        for (CUstream s = c->streams; s; s = s->next)
+            if (s->capture == stream->capture && s != stream)
+                mark_before(s);
+    return is_marked(stream);
+}
+
+void sg_capture_leave(CUstream stream)
+{
+    struct sg_capture *capture = stream->capture;
+    if (!capture)
+        return;
+    if (capture->origin != stream) {
+        if (!is_joined(stream))
+            capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        detach(stream);
+        return;
+    }
+    capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    CUgraph graph = capture->graph;
+    bool own = capture->own_graph;
+    leave_graph(capture);
+    finish(capture);
+    if (own)
+        sg_graph_free(graph);
 }
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
