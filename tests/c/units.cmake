@@ -39,6 +39,11 @@ target_include_directories(bench_messages PRIVATE ${CMAKE_CURRENT_LIST_DIR})
 target_include_directories(bench_messages SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
 target_link_libraries(bench_messages PRIVATE gpupool_worker_objects gp_options)
 
+# What transports carry, of two processes: also for tests/gpu/rdma.py.
+add_executable(bench_transports EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/transports.c)
+target_link_libraries(bench_transports PRIVATE gp_transport)
+add_dependencies(bench_transports gpupool_zmq gpupool_tcp gpupool_ucx)
+
 foreach(name operations span array_extent copy_batch activity_record memory_file)
   gp_unit_test(${name} gp_wire)
 endforeach()
