@@ -40,6 +40,10 @@ NAMES = frozenset(
         "GPUPOOL_TOKEN_FILE",
         "GPUPOOL_TRACE",
         "GPUPOOL_TRANSPORT",
+        "GPUPOOL_UCX_LIBRARY",
+        "GPUPOOL_UCX_LOG_LEVEL",
+        "GPUPOOL_UCX_NET_DEVICES",
+        "GPUPOOL_UCX_TLS",
         "GPUPOOL_WATCH_CAPTURES",
     )
 )

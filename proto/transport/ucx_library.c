@@ -30,6 +30,7 @@ static struct {
     pthread_mutex_t lock;
     struct ucx_api api;
     bool open;
+    bool by_loopback; /* it can: 1.20 finds no way there */
 } library = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- looking at a file ------------------------------------------------------ */
@@ -191,6 +192,7 @@ static int check(void *handle, const char *path, struct ucx_api *api, struct gp_
         gp_error_set(err, "%.120s is UCX %u.%u.%u; " INSTALL, path, major, minor, release);
         return -ENOTSUP;
     }
+    library.by_loopback = minor > UCX_OLDEST_MINOR;
     return 0;
 }
 
@@ -265,7 +267,8 @@ ucx_status ucx_library_context(const struct ucx_params *params, bool loopback, v
     ucx_status status = UCX_OK;
     pthread_mutex_lock(&library.lock);
     if (!getenv(DEVICES_VARIABLE))
-        status = api->config_modify(api->config, "NET_DEVICES", loopback ? "lo" : "all");
+        status = api->config_modify(api->config, "NET_DEVICES",
+                                    loopback && library.by_loopback ? "lo" : "all");
     if (status == UCX_OK)
         status = api->init_version(UCX_OLDEST_MAJOR, UCX_OLDEST_MINOR, params, api->config,
                                    context);

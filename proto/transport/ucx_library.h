@@ -22,7 +22,7 @@
 int ucx_library_open(const struct ucx_api **out, struct gp_error *err);
 
 /* A context. Whose peer is on this machine listens for nobody else: by the loopback alone, unless
- * GPUPOOL_UCX_NET_DEVICES says otherwise. */
+ * GPUPOOL_UCX_NET_DEVICES says otherwise (or UCX is 1.20, which finds no way there). */
 ucx_status ucx_library_context(const struct ucx_params *params, bool loopback, void **context);
 
 /* Whether the file is a libucp of a release that may be loaded; it is read, no more. */

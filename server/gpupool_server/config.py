@@ -435,7 +435,7 @@ def load_settings(
             f"{given.sources['ucx']}: UCX does not encrypt, and this server does; say that this is"
             " meant: --insecure-plain"
         )
-    if settings.ucx and settings.data_url is None:
+    if settings.ucx and not (settings.data_url or "").startswith("tcp://"):
         raise ConfigError(f"{given.sources['ucx']}: needs 'data_listen' at tcp://")
     for name, tenant in settings.tenants.items():
         _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)

@@ -28,6 +28,7 @@ OVER_ZMQ = (
     " --no-zmq serves tcp alone"
 )
 OVER_UCX = "its client comes over UCX, which makes its connections itself"
+MAYBE_UCX = "clients may come over UCX, which makes its connections itself (--no-ucx)"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Network:
     def host_maybe(self) -> str:
         """Why a worker may be in the host's network; empty: none is."""
         if self._zmq is None or not self._settings.zmq:
-            return OVER_UCX.replace("its client comes", "clients may come") if self._ucx else ""
+            return MAYBE_UCX if self._ucx else ""
         return self.host_always or (
             "clients without tcp, and those of several servers, are served over ZeroMQ from the"
             " host's network; --no-zmq serves none of them, --data-listen none serves this"

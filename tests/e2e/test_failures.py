@@ -397,7 +397,9 @@ def test_garbage_at_the_front_end_harms_nobody(server: PoolServer, vector_add: s
 def test_unknown_transport(server: PoolServer, vector_add: str, value: str) -> None:
     """Before a session is opened that nobody would come to."""
     opened = server.log.read_text().count("session opened")
-    assert_refused(server.run([vector_add], value), "GPUPOOL_TRANSPORT", "auto, shm, tcp or zmq")
+    assert_refused(
+        server.run([vector_add], value), "GPUPOOL_TRANSPORT", "auto, shm, tcp, zmq or ucx"
+    )
     assert server.log.read_text().count("session opened") == opened
 
 

@@ -138,6 +138,14 @@ def test_a_workers_ready_line_may_have_tcp() -> None:
             parse_ready(f'ready {{"tcp": "{bad}"}}')
 
 
+def test_a_workers_ready_line_may_have_ucx() -> None:
+    url = f"ucx://[::]:4?door={OTHER[:32]}"
+    assert parse_ready(f'ready {{"ucx": "{url}"}}') == Ready(False, None, None, url)
+    for bad in (f"{url}0", url[:-1], url.replace("ucx", "tcp"), url[:-38]):
+        with pytest.raises(WorkerError, match="ucx address"):
+            parse_ready(f'ready {{"ucx": "{bad}"}}')
+
+
 def test_what_workers_are_told_to_listen_at_by_tcp() -> None:
     def told(**values: object) -> str | None:
         return stream_url(Settings.model_validate(values).data_url)

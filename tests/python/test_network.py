@@ -10,11 +10,11 @@ import pytest
 
 from gpupool_common.errors import ConfigError, InstallError
 from gpupool_common.protocol import Message
-from gpupool_server import worker
+from gpupool_server import ucx, worker
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.data_ports import data_place, to_try
 from gpupool_server.network import Network
-from gpupool_server.session_request import _needs_zmq
+from gpupool_server.session_request import _needs_zmq, _wants_ucx
 from gpupool_server.worker import WorkerError
 
 PROGRAM = Path("gpupool-worker")
@@ -24,6 +24,7 @@ def network(
     monkeypatch: pytest.MonkeyPatch, transports: str = "shm tcp zmq", **settings: object
 ) -> Network:
     why = "" if "tcp" in transports else "there is no OpenSSL"
+    monkeypatch.setattr(ucx, "find", lambda named: named)
     monkeypatch.setattr(worker, "ask_transports", lambda *_: (transports.split(), why))
     values = {"data_listen": "tcp://127.0.0.1:*", **settings}
     return Network(Settings.model_validate(values), PROGRAM, Path())
@@ -96,6 +97,48 @@ def test_ports_are_tried_once_each() -> None:
     assert {next(to_try(ports)) for _ in range(1000)} == set(range(65526, 65536))
     assert data_place("tcp://h:*") == ("h", None)
     assert list(to_try(None)) == [0]
+
+
+UCX = {"ucx": True, "ucx_library": Path("/opt/ucx/lib/libucp.so.0"), "zmq": False}
+
+
+def test_who_asks_for_ucx_is_met_in_the_hosts_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = network(monkeypatch, "shm tcp zmq ucx", **UCX)
+    assert schemes(one, False) == (["plain"], False)
+    with one.listen(False, True) as ways:
+        assert [url.partition("?")[0] for url in ways.urls] == [
+            "plain://127.0.0.1:*",
+            "ucx://127.0.0.1:*",
+        ]
+        assert len(set(ways.sockets)) == 2 and ways.rdma
+        assert "UCX" in ways.host
+    assert "UCX" in one.host_maybe and not one.host_always
+    without = network(monkeypatch)
+    with without.listen(False, True) as ways:
+        assert len(ways.urls) == 1 and not ways.rdma and not ways.host
+
+
+def test_a_server_without_ucx_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InstallError, match="no UCX of 1.20 or later.*pip install libucx-cu12"):
+        network(monkeypatch, "shm tcp zmq", **UCX)
+    with pytest.raises(InstallError, match="no UCX of 1.20 or later"):
+        network(monkeypatch, "shm tcp zmq ucx", **{**UCX, "ucx_library": None})
+
+
+def test_ucx_is_for_servers_that_do_not_encrypt() -> None:
+    with pytest.raises(ConfigError, match="UCX does not encrypt.*--insecure-plain"):
+        load_settings(None, {"ucx": True, "listen": "tcp://0.0.0.0:7700"}, {})
+    with pytest.raises(ConfigError, match="UCX does not encrypt"):
+        load_settings(None, {"ucx": True, "curve": True}, {})
+    with pytest.raises(ConfigError, match="needs 'data_listen' at tcp://"):
+        load_settings(None, {"ucx": True, "data_listen": "none"}, {})
+    load_settings(None, {"ucx": True, "listen": "tcp://0.0.0.0:7700", "insecure_plain": True}, {})
+
+
+def test_a_client_has_to_ask_for_ucx() -> None:
+    assert _wants_ucx(Message("hello", {"ways": "ucx"}))
+    assert not _wants_ucx(Message("hello", {"ways": "shm tcp zmq"}))
+    assert not _wants_ucx(Message("hello", {}))
 
 
 def test_an_address_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
