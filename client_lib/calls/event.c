@@ -58,28 +58,13 @@ CUresult gpc_event_record(const struct gpc_route *on, CUevent event, CUstream st
     return r ? r : gpc_event_submitted(event, 0);
 }
 
-GPC_EXPORT CUresult cuEventSynchronize(CUevent hEvent)
+CUresult gpc_event_ask(CUevent event, bool waits)
 {
-    CUresult r = gpc_enter_event(GP_OP_cuEventSynchronize, hEvent);
-    if (r != CUDA_SUCCESS)
+    CUresult r;
+    if (waits ? gpc_event_awaited(event, &r) : gpc_event_told(event, &r))
         return r;
-    if (!gpc_event_awaited(hEvent, &r)) {
-        uint64_t number = gpc_event_number(hEvent);
-        r = gpc_wire_cuEventSynchronize(hEvent);
-        gpc_event_asked(hEvent, number, r, true);
-    }
-    return gpc_leave(r);
-}
-
-GPC_EXPORT CUresult cuEventQuery(CUevent hEvent)
-{
-    CUresult r = gpc_enter_event(GP_OP_cuEventQuery, hEvent);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!gpc_event_told(hEvent, &r)) {
-        uint64_t number = gpc_event_number(hEvent);
-        r = gpc_wire_cuEventQuery(hEvent);
-        gpc_event_asked(hEvent, number, r, false);
-    }
-    return gpc_leave(r);
+    uint64_t number = gpc_event_number(event);
+    r = waits ? gpc_wire_cuEventSynchronize(event) : gpc_wire_cuEventQuery(event);
+    gpc_event_asked(event, number, r, waits);
+    return r;
 }

@@ -64,6 +64,9 @@ CUresult gpc_event_submitted(CUevent event, unsigned flags);
 /* Likewise of one that was made with these flags, or (0) is recorded in a way in which nothing
  * tells of its end: whether the program may poll it (event_page.h). */
 CUresult gpc_event_noted(CUevent event, unsigned flags);
+/* Whether the work before its record is over, `waits`: once it is; from what is known, else by the
+ * worker. */
+CUresult gpc_event_ask(CUevent event, bool waits);
 CUresult gpc_event_record(const struct gpc_route *on, CUevent event, CUstream stream,
                           unsigned flags);
 /* A name for an address or a handle, as CUDA's IPC handle or a file descriptor. */
