@@ -24,10 +24,14 @@ CUresult gpc_as_cuStreamBeginCapture_v2(uint16_t op, CUstream hStream, CUstreamC
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire;
     r = gpc_route_stream(&on, hStream, &wire);
-    if (r == CUDA_SUCCESS)
-        r = gpc_wire_cuStreamBeginCapture_v2_on(&on, hStream, mode);
+    if (r != CUDA_SUCCESS)
+        return gpc_leave(r);
+    gpc_captures_begin();
+    r = gpc_wire_cuStreamBeginCapture_v2_on(&on, hStream, mode);
     if (r == CUDA_SUCCESS)
         r = gpc_captures_begun(wire, mode);
+    else
+        gpc_captures_begin_not();
     return gpc_leave(r);
 }
 
@@ -70,11 +74,14 @@ GPC_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph
                    &d);
     if (r == CUDA_SUCCESS)
         r = gpc_route_stream(&on, hStream, &wire);
-    if (r == CUDA_SUCCESS)
-        r = gpc_wire_gp_capture_to_graph_on(&on, hStream, hGraph, mode, d.count, d.nodes, d.data,
-                                            &id);
     if (r != CUDA_SUCCESS)
         return gpc_leave(r);
+    gpc_captures_begin();
+    r = gpc_wire_gp_capture_to_graph_on(&on, hStream, hGraph, mode, d.count, d.nodes, d.data, &id);
+    if (r != CUDA_SUCCESS) {
+        gpc_captures_begin_not();
+        return gpc_leave(r);
+    }
     gpc_graphs_lock();
     gpc_graph_unknown(hGraph);
     gpc_graphs_unlock();

@@ -24,11 +24,29 @@ struct told {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static struct told *told;
-static int active; /* how many of them */
+static int active;       /* how many of them, and of those that are just being begun */
+static uint64_t sent_for; /* how many have ever been begun, or tried to */
 
 bool gpc_capture_active(void)
 {
     return __atomic_load_n(&active, __ATOMIC_ACQUIRE) > 0;
+}
+
+uint64_t gpc_captures_sent_for(void)
+{
+    return __atomic_load_n(&sent_for, __ATOMIC_ACQUIRE);
+}
+
+/* In this order: who finds the count that includes it finds it active, too, or over. */
+void gpc_captures_begin(void)
+{
+    __atomic_fetch_add(&active, 1, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&sent_for, 1, __ATOMIC_RELEASE);
+}
+
+void gpc_captures_begin_not(void)
+{
+    __atomic_fetch_sub(&active, 1, __ATOMIC_RELEASE);
 }
 
 /* Under `lock`. */
@@ -59,13 +77,14 @@ CUresult gpc_captures_begun_to(uint64_t stream, CUstreamCaptureMode mode, CUgrap
                                uint64_t id)
 {
     struct capture *c = malloc(sizeof *c);
-    if (!c)
+    if (!c) {
+        gpc_captures_begin_not();
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     pthread_mutex_lock(&lock);
     forget_dead();
     *c = (struct capture){stream, gpc_thread()->number, mode, graph, id, captures};
     captures = c;
-    __atomic_fetch_add(&active, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }

@@ -12,6 +12,9 @@
 
 struct gpc_thread;
 
+/* Before a capture is begun over there; one of these two, or the next, behind that. */
+void gpc_captures_begin(void);
+void gpc_captures_begin_not(void);
 /* `stream` as it travels. Begun by the calling thread. */
 CUresult gpc_captures_begun(uint64_t stream, CUstreamCaptureMode mode);
 /* The same into a graph that is there; `id` is the capture's, of the stream's host. */
@@ -36,5 +39,9 @@ CUresult gpc_captures_may_end(uint64_t stream);
 /* In which mode a call of this thread has to be made by the worker: relaxed unless CUDA
  * forbids the thread what might disturb a capture. */
 CUstreamCaptureMode gpc_captures_mode(const struct gpc_thread *thread);
+
+/* How often a capture was begun, or tried to. Who asks the worker something while none is active,
+ * and finds the same before and behind that, was answered while nothing captured. */
+uint64_t gpc_captures_sent_for(void);
 
 #endif

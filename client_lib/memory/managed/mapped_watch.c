@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "call.h"
+#include "captures.h"
 #include "fault_chain.h"
 #include "gpc_wire.h"
 #include "managed_internal.h"
@@ -114,14 +115,16 @@ static void *closer(void *arg)
 /* --- when work is over ------------------------------------------------------------------------- */
 
 /* Those of the contexts that have nothing under way any more. While a stream captures, nobody can
- * say what it did before that: the next touch asks again. */
+ * say what it did before that: the next touch asks again. One that the program has ended meanwhile
+ * is none over there, which is said to us alone. */
 static unsigned idle_ones(CUcontext *contexts, unsigned count)
 {
     unsigned n = 0;
+    uint64_t captures = gpc_captures_sent_for();
     for (unsigned i = 0; i < count && !gpc_capture_active(); i++) {
-        const struct gpc_route on = gpc_route_in(contexts[i]);
-        CUresult r = gpc_wire_cuCtxSynchronize_on(&on);
-        if (r < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || r > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
+        CUresult r = gpc_wire_cuCtxSynchronize_v2(contexts[i]);
+        if (captures == gpc_captures_sent_for() && (r < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+                                                    r > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD))
             contexts[n++] = contexts[i];
     }
     return n;
