@@ -49,7 +49,8 @@ def _files(folder: Path) -> list[_File]:
         for entry in entries:
             with contextlib.suppress(OSError):
                 info = entry.stat(follow_symlinks=False)
-                found.append(_File(Path(entry.path), info.st_size, info.st_mtime))
+                if not stat.S_ISDIR(info.st_mode):
+                    found.append(_File(Path(entry.path), info.st_size, info.st_mtime))
     return found
 
 

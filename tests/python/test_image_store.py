@@ -122,9 +122,12 @@ def test_a_start_tidies_up(kept: Kept, tmp_path: Path) -> None:
     old, new = kept.put("red", b"1" * 4 * KIB), kept.put("red", b"2" * 4 * KIB)
     draft = old.with_suffix(".new")
     draft.write_bytes(b"1")
+    (old.parent / "link").symlink_to(tmp_path)
+    (old.parent / "folder").mkdir()
     ImageStore(tmp_path / "images", 5 * KIB).tidy()
     assert not draft.exists() and not old.exists()
-    assert new.exists()
+    assert {path.name for path in new.parent.iterdir()} == {new.name, "folder"}
+    assert tmp_path.exists()
 
 
 def test_what_is_kept_is_not_written_again(kept: Kept) -> None:
