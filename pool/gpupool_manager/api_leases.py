@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import select
 
 from gpupool_common.lease import LIVE, LeaseState
@@ -176,6 +176,7 @@ async def list_leases(
 @router.post("/leases/explain", response_model=ExplainOut, tags=["leases"])
 async def explain_request(
     body: LeaseRequestIn,
+    http: Request,
     pool: ThePool,
     caller: User,
     limit: Annotated[int, Query(ge=0, le=1000, description="the most GPUs to show")] = 100,
@@ -185,6 +186,7 @@ async def explain_request(
     Nothing is changed. A tenant's token sees how many GPUs would do, and nothing of others. The
     quota is looked at, too, where a tenant is known: an admin's request may leave it out.
     """
+    http.state.looked = len(pool.ledger.index.slots)
     _check_ceiling(body)
     request = wanted(body)
     refused: str | None = None
@@ -333,11 +335,13 @@ async def release_lease(id: Name, pool: ThePool, caller: User, write: Write) -> 
 @router.get("/leases/{id}/explain", response_model=ExplainOut, tags=["leases"])
 async def explain_lease(
     id: Name,
+    http: Request,
     pool: ThePool,
     caller: User,
     limit: Annotated[int, Query(ge=0, le=1000, description="the most GPUs to show")] = 100,
 ) -> Response:
     """Why it is where it is, or why it waits."""
+    http.state.looked = len(pool.ledger.index.slots)
     lease = await _find(pool, caller, id)
     waiting = pool.ledger.queue.get(id)
     if waiting is not None:

@@ -277,7 +277,7 @@ class RequestGuard:
             if status == 401 and self._attempts is not None and _authorization(scope):
                 self._attempts.count(_address(scope))
             if self._budgets is not None and state.get("tenant") is not None:
-                self._budgets.answered(state["tenant"], sent)
+                self._budgets.answered(state["tenant"], sent, state.get("looked", 0))
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, seconds)
             if not is_refused or self._may_log():

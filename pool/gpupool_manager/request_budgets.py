@@ -14,6 +14,9 @@ from dataclasses import dataclass
 #: Bytes of answers that count as one more request: long lists and pages take the most time.
 ANSWER_BYTES = 16 << 10
 
+#: GPUs that were looked at, one by one, which count as one more.
+LOOKED_GPUS = 256
+
 #: So many seconds' worth may be asked at once.
 BURST_SECONDS = 10.0
 
@@ -55,11 +58,14 @@ class RequestBudgets:
         budget.left -= 1
         return True
 
-    def answered(self, tenant: str, bytes: int) -> None:
-        """A tenant was sent so much. What that is beyond what it has left is a debt."""
+    def answered(self, tenant: str, bytes: int, gpus: int = 0) -> None:
+        """A tenant was sent so much, for which so many GPUs were looked at.
+
+        What that is beyond what it has left is a debt.
+        """
         budget = self._tenants.get(tenant)
         if budget is not None:
-            budget.left -= bytes // ANSWER_BYTES
+            budget.left -= bytes // ANSWER_BYTES + gpus // LOOKED_GPUS
 
     def refused(self) -> dict[str, int]:
         """How many requests of each tenant were refused."""

@@ -62,6 +62,26 @@ def test_it_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(budgets) == 3
 
 
+async def test_to_explain_costs_what_is_looked_at(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_budgets, "LOOKED_GPUS", 1)
+    await rest.world.join("n1", 2)
+    await rest.tenant("blue")
+    mine = await rest.lease("blue", memory_bytes=1 << 20, share_permille=1)
+    budgets = RequestBudgets(2.0, Clock())
+    rest.app = make_app(rest.world.pool, budgets=budgets)
+    await rest.client.aclose()
+    rest.client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(rest.app), base_url="http://pool/v1"
+    )
+    asked = {"memory_bytes": 1 << 20}
+    assert (await rest.ask("POST", "/leases/explain", asked, by="blue")).status_code == 200
+    assert budgets._tenants["blue"].left == 20 - 1 - 2
+    assert (await rest.ask("GET", f"/leases/{mine['id']}/explain", by="blue")).status_code == 200
+    assert budgets._tenants["blue"].left == 20 - 2 - 4
+
+
 def told(rest: Rest) -> list[int]:
     """How many refusals were said to have no line of their own."""
     return [each["count"] for each in rest.logged if each["event"].startswith("too many requests")]
