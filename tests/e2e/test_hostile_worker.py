@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpupool_common import paths
+from gpupool_server.image_store import ImageStore
 from gpupool_server.jail_status import LAYERS
 from harness import PEER_KEY, TOKEN, PoolServer, wait_until
 from raw_client import ask_for_session
@@ -44,6 +45,8 @@ REFUSED_BY = {
     "process-neighbour-signal": {"pid", "uid"},
     "process-parent-signal": {"pid", "uid"},
     "file-secrets": {"root"},
+    "file-images": {"root", "uid"},
+    "file-others-images": {"root", "uid"},
     "file-environment": {"environment"},
     "file-neighbour-session": {"root"},
     "file-server-log": {"root"},
@@ -138,6 +141,18 @@ def layers_on(server: PoolServer) -> set[str]:
     return on
 
 
+#: What an image is called that is kept.
+IMAGE = "a" * 64
+
+
+def kept_image(run: Path, tenant: str) -> Path:
+    """The folder of a tenant, with an image in it, as the server makes them."""
+    folder = ImageStore(run / "images", 1 << 30).folder_of(None, tenant)
+    (folder / IMAGE).write_bytes(b"image")
+    (folder / IMAGE).chmod(0o644)
+    return folder
+
+
 def aim(
     server: PoolServer, neighbour: dict[str, object], listening: tuple[int, str], shared: str
 ) -> dict[str, str | int]:
@@ -155,6 +170,9 @@ def aim(
         "LOG": str(server.log),
         "DRIVER": str(server.home.part(paths.SOFT_GPU)),
         "SECRETS": str(PEER_KEY),
+        "IMAGES": str(kept_image(run, "default")),
+        "OTHERS_IMAGES": str(kept_image(run, "another")),
+        "IMAGE": IMAGE,
         "TOKEN": TOKEN,
         "SHARED": shared,
         "PORT": int(server.url.rpartition(":")[2]),
@@ -169,7 +187,7 @@ WITHOUT_A_JAIL = {
     *("process-list", "process-server-memory", "process-neighbour-memory"),
     *("process-server-environment", "process-neighbour-signal", "process-neighbour-trace"),
     *("process-neighbour-vm", "process-neighbour-mem", "process-neighbour-files"),
-    *("process-neighbour-descriptor", "file-secrets"),
+    *("process-neighbour-descriptor", "file-secrets", "file-images", "file-others-images"),
     *("file-neighbour-session", "file-server-log", "file-program"),
     *("file-shared-memory", "socket-front-end", "socket-other-port", "socket-listen"),
     *("socket-admin", "socket-neighbour-control", "socket-arbiter", "socket-abstract"),

@@ -72,6 +72,19 @@ static bool home(void)
     return lists("/home") || lists("/root");
 }
 
+/* Of the images that the server keeps for its tenant it may read each, and no more. */
+static bool images(void)
+{
+    return opens(TARGET_IMAGES "/" TARGET_IMAGE, O_WRONLY) ||
+           open(TARGET_IMAGES "/new", O_WRONLY | O_CREAT | O_CLOEXEC, 0600) >= 0 ||
+           unlink(TARGET_IMAGES "/" TARGET_IMAGE) == 0;
+}
+
+static bool others_images(void)
+{
+    return opens(TARGET_OTHERS_IMAGES "/" TARGET_IMAGE, O_RDONLY) || lists(TARGET_OTHERS_IMAGES);
+}
+
 static bool shared_memory(void)
 {
     return opens("/dev/shm/" TARGET_SHARED, O_RDWR);
@@ -139,6 +152,8 @@ static bool kernel_settings(void)
 
 const struct attack attacks_on_files[] = {
     {"file-secrets", secrets},
+    {"file-images", images},
+    {"file-others-images", others_images},
     {"file-environment", environment},
     {"file-neighbour-session", sessions},
     {"file-server-log", server_log},

@@ -12,6 +12,9 @@
 #define TARGET_DRIVER "/nowhere/driver"
 #define TARGET_SECRETS "/nowhere/secret"
 #define TARGET_TOKEN "no-token"
+#define TARGET_IMAGES "/nowhere"
+#define TARGET_OTHERS_IMAGES "/nowhere"
+#define TARGET_IMAGE "none"
 #define TARGET_SHARED "nothing"
 #define TARGET_PORT 1
 #define TARGET_OTHER_PORT 1
