@@ -82,6 +82,11 @@ class FakeNode:
                     for grant in command.grants
                     if grant.number and self.obedient
                 ]
+                made += [
+                    GrantChange(lease=each.lease, gpu=each.gpu, number=each.number)
+                    for each in command.leaving
+                    if self.obedient
+                ]
                 applied = Applied(generation=command.generation, changes=made)
                 self._socket.send(encode(applied))
             elif isinstance(command, SendReport):  # it was thought to be lost

@@ -272,6 +272,20 @@ def test_a_lease_is_resized(operator: Operator, green: str) -> None:
     assert "has ended" in operator.do(*change, "--memory", "5GiB", code=1)
 
 
+def test_a_lease_has_more_and_fewer_gpus(operator: Operator, green: str) -> None:
+    made = operator.json("lease", "create", "--tenant", green, *HALF)
+    change = ("lease", "resize", made["id"], "--gpus")
+    grown = operator.json(*change, "2")
+    assert [grant["ordinal"] for grant in grown["grants"]] == [0, 1]
+    assert len({grant["node"] for grant in grown["grants"]}) == 1
+    assert operator.json(*change, "1")["grants"] == grown["grants"][:1]
+    both = operator.do(*change, "2", "--memory", "4GiB", code=2)
+    assert "another number of GPUs is a change of its own" in both
+    kinds = [entry["action"] for entry in operator.json("audit", "--object", made["id"])]
+    assert {"lease.grown", "lease.shrinking", "lease.shrunk"} <= set(kinds)
+    operator.do("lease", "release", made["id"])
+
+
 def test_a_dry_run_changes_nothing(operator: Operator, green: str) -> None:
     shown = operator.do("lease", "create", "--tenant", green, *HALF, "--dry-run")
     assert "it would be placed on" in shown and "one/0" in shown
@@ -344,7 +358,8 @@ def test_usage_audit_and_sessions(operator: Operator, green: str) -> None:
     assert "tenant.created" in operator.do("audit", "--since", "1h", "--tenant", green)
     assert len(operator.json("audit", "--most", "2")) == 2
     assert operator.json("audit", "--until", "2020-01-01") == []
-    assert operator.json("usage", "--since", "2020-01-01", "--by", "hour") == []
+    within = ("--since", "2020-01-01", "--until", "2020-02-01")
+    assert operator.json("usage", *within, "--by", "hour") == []
     assert "is not a time" in operator.do("usage", "--since", "soon", code=2)
     assert "--by: 'year' is neither hour nor day" in operator.do("usage", "--by", "year", code=2)
     assert operator.json("session", "list", "--lease", "x") == []
