@@ -123,7 +123,7 @@ def _home(lease: Lease, more: int) -> str:
         raise Problem(
             409, "impossible", "a lease that waits gets no other number of GPUs; ask anew"
         )
-    if lease.change is not None or lease.ending is not None:
+    if lease.change is not None or lease.leaving or lease.ending is not None:
         what = "another change of it is under way" if lease.ending is None else "it is ending"
         raise Problem(409, "in-use", f"{what}; nothing is added meanwhile")
     nodes = {grant.node for grant in lease.grants}
