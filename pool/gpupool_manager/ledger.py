@@ -99,6 +99,7 @@ class Ledger:
         self._take(loaded, now)
 
     def _take(self, loaded: Loaded, now: float) -> None:
+        """What follows from all that was loaded."""
         for token in loaded.tokens:
             self.tokens.add(token)
         for node in loaded.nodes:
