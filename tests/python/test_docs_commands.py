@@ -30,11 +30,25 @@ _COMMAND = re.compile(
 
 def commands(page: Path) -> Iterator[list[str]]:
     """The words of each command: in blocks, and between backticks if there are several words."""
+    yield from in_blocks(page)
+    yield from in_text(page)
+
+
+def in_blocks(page: Path) -> Iterator[list[str]]:
     text = page.read_text(encoding="utf-8")
     shells = [code for kind, code in _BLOCK.findall(text) if kind in ("", "sh", "bash")]
     whole = "".join(shells).replace("\\\n", " ")
     lines = [re.sub(r"(^|\s)#.*", "", line) for line in whole.splitlines() if "─" not in line]
-    for found in _COMMAND.findall("\n".join([*lines, *_CODE.findall(_BLOCK.sub("", text))])):
+    yield from _words("\n".join(lines))
+
+
+def in_text(page: Path) -> Iterator[list[str]]:
+    text = page.read_text(encoding="utf-8")
+    yield from _words("\n".join(_CODE.findall(_BLOCK.sub("", text))))
+
+
+def _words(code: str) -> Iterator[list[str]]:
+    for found in _COMMAND.findall(code):
         try:
             words = shlex.split(found)
         except ValueError:
