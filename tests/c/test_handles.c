@@ -208,6 +208,38 @@ static void a_graph_is_lent_while_it_is_captured(void **state)
     assert_int_equal(asked(GP_HANDLE_GRAPH, lent), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* The worker names nodes itself, too, by numbers that a client's may have. */
+static void a_child_graph_goes_with_the_node_that_it_was_bound_to(void **state)
+{
+    (void)state;
+    uint64_t captured = made(GP_HANDLE_GRAPH, 1, REAL(1), 0, false);
+    uint64_t graph = made(GP_HANDLE_GRAPH, 2, REAL(2), 0, false);
+    assert_true(gpw_handle_name(&session, REAL(3), REAL(1)) & GP_HANDLE_WORKER_NAMED);
+    uint64_t node = made(GP_HANDLE_GRAPH_NODE, 1, REAL(4), graph, false);
+    uint64_t child = made(GP_HANDLE_GRAPH, 3, REAL(5), node, false);
+    destroyed(GP_HANDLE_GRAPH, captured);
+    assert_int_equal(asked(GP_HANDLE_GRAPH, child), CUDA_SUCCESS);
+    destroyed(GP_HANDLE_GRAPH, graph);
+    assert_int_equal(asked(GP_HANDLE_GRAPH, child), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* A client that asks for the graph of a capture names it anew each time, and keeps one name. */
+static void an_object_lives_by_any_of_its_ids(void **state)
+{
+    (void)state;
+    uint64_t first = made(GP_HANDLE_GRAPH, 1, REAL(1), 0, false);
+    uint64_t birth = gpw_handle_birth(&session, first);
+    uint64_t kept = made(GP_HANDLE_GRAPH, 2, REAL(1), 0, false);
+    assert_int_equal(gpw_handle_birth(&session, kept), birth);
+    gpw_handle_put(&session, GP_HANDLE_GRAPH, gp_handle_make(GP_HANDLE_GRAPH, 1, 1), REAL(2),
+                   CUDA_SUCCESS);
+    assert_int_equal(gpw_handle_real(&session, first, birth), REAL(1));
+    destroyed(GP_HANDLE_GRAPH, kept);
+    assert_int_equal(gpw_handle_real(&session, first, birth), 0);
+    uint64_t next = made(GP_HANDLE_GRAPH, 3, REAL(1), 0, false);
+    assert_int_not_equal(gpw_handle_birth(&session, next), birth);
+}
+
 /* A client that uses one index again and again, without a word of destroying, would have as
  * many streams as it likes for the price of one. */
 static void what_the_driver_still_has_is_charged(void **state)
@@ -250,6 +282,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_node_takes_the_graph_that_it_has_along, begin, end),
         cmocka_unit_test_setup_teardown(a_node_is_of_a_graph_that_lives, begin, end),
         cmocka_unit_test_setup_teardown(a_graph_is_lent_while_it_is_captured, begin, end),
+        cmocka_unit_test_setup_teardown(a_child_graph_goes_with_the_node_that_it_was_bound_to,
+                                        begin, end),
+        cmocka_unit_test_setup_teardown(an_object_lives_by_any_of_its_ids, begin, end),
         cmocka_unit_test_setup_teardown(what_the_driver_still_has_is_charged, begin, end),
         cmocka_unit_test_setup_teardown(what_has_gone_is_charged_no_more, begin, end),
     };

@@ -27,7 +27,7 @@ struct gpw_bodies {
 
 static bool is_there(struct gpw_session *s, const struct gpw_condition *c)
 {
-    return gpw_handle_birth(s, c->graph) == c->birth;
+    return gpw_handle_real(s, c->graph, c->birth) != 0;
 }
 
 static void drop_gone(struct gpw_session *s)

@@ -79,9 +79,8 @@ void gpw_function_kept(struct gpw_session *s, struct host_function *f, CUgraph g
 /* Its own reference; clones and what was instantiated have theirs. */
 static void let_go(struct gpw_session *s, struct host_function *f)
 {
-    uint64_t graph = 0;
-    if (!f || !f->held || gpw_handle_birth(s, f->graph) != f->graph_birth ||
-        gpw_handle_get(s, GP_HANDLE_GRAPH, f->graph, false, &graph) != CUDA_SUCCESS)
+    uint64_t graph = f && f->held ? gpw_handle_real(s, f->graph, f->graph_birth) : 0;
+    if (!graph)
         return;
     f->held = 0;
     s->driver->cuGraphReleaseUserObject((CUgraph)graph, f->object, 1);

@@ -119,15 +119,35 @@ bool gpw_slot_lives(struct gpw_session *s, const struct slot *slot)
            (!slot->context || gpw_slot_live(s, slot->context, slot->context_birth));
 }
 
+/* The same object has several ids where the driver answers with it again. */
+static bool has_aliases(enum gp_handle_kind kind)
+{
+    return kind == GP_HANDLE_GRAPH || kind == GP_HANDLE_MEMPOOL || kind == GP_HANDLE_MODULE;
+}
+
+/* Any of an object's ids; NULL: it has none. */
+static struct slot *alias_of(struct gpw_session *s, enum gp_handle_kind kind, uint64_t birth)
+{
+    for (uint32_t index = 1; has_aliases(kind) && index < s->handles->rooms[kind]; index++) {
+        struct slot *slot = &s->handles->slots[kind][index];
+        if (slot->birth == birth && gpw_slot_lives(s, slot))
+            return slot;
+    }
+    return NULL;
+}
+
 /* NULL unless it and all that it belongs to live. With `birth`, that object and no later one
- * of its id: a primary context has the same one each time, a client's ids are its own affair. */
+ * of its id: a primary context has the same one each time, a client's ids are its own affair; it may
+ * have another id by now. */
 struct slot *gpw_slot_live(struct gpw_session *s, uint64_t id, uint64_t birth)
 {
-    struct slot *slot = gpw_slot_of(s, (enum gp_handle_kind)gp_handle_kind(id), id, false);
-    return slot && slot->generation == gp_handle_generation(id) &&
-                   (!birth || slot->birth == birth) && gpw_slot_lives(s, slot)
-               ? slot
-               : NULL;
+    enum gp_handle_kind kind = (enum gp_handle_kind)gp_handle_kind(id);
+    struct slot *slot = gpw_slot_of(s, kind, id, false);
+    bool same = slot && slot->generation == gp_handle_generation(id) &&
+                (!birth || slot->birth == birth);
+    if (!same)
+        return birth ? alias_of(s, kind, birth) : NULL;
+    return gpw_slot_lives(s, slot) ? slot : NULL;
 }
 
 /* Of what an object is bound to now; one that is not there is none that can come to life. */
@@ -198,12 +218,6 @@ void gpw_handle_bind(struct gpw_session *s, enum gp_handle_kind kind, uint64_t i
         gpw_slot_bind_parent(s, slot, parent);
 }
 
-/* The same object has several ids where the driver answers with it again. */
-static bool has_aliases(enum gp_handle_kind kind)
-{
-    return kind == GP_HANDLE_GRAPH || kind == GP_HANDLE_MEMPOOL || kind == GP_HANDLE_MODULE;
-}
-
 static void real_gone(struct gpw_session *s, enum gp_handle_kind kind, uint64_t real)
 {
     for (uint32_t index = 1; has_aliases(kind) && index < s->handles->rooms[kind]; index++) {
@@ -238,6 +252,13 @@ void gpw_handle_next_image(struct gpw_session *s, uint64_t bytes)
     s->handles->next_image = bytes;
 }
 
+/* An object that has an id is the same by another. */
+static uint64_t birth_new(struct gpw_session *s, enum gp_handle_kind kind, uint64_t real)
+{
+    uint64_t before = has_aliases(kind) ? gpw_handle_find(s, kind, real) : 0;
+    return before ? birth_of(s, before) : ++s->handles->births;
+}
+
 void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, uint64_t real,
                     CUresult result)
 {
@@ -247,8 +268,9 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
     if (kind == GP_HANDLE_GRAPH && real) /* the driver may have given a capture up */
         gpw_graph_stale_gone(s, real);
     object_replaced(s, kind, slot);
-    *slot = (struct slot){
-        .real = real, .generation = gp_handle_generation(id), .birth = ++s->handles->births};
+    *slot = (struct slot){.generation = gp_handle_generation(id),
+                          .birth = birth_new(s, kind, real)};
+    slot->real = real;
     if (result == CUDA_SUCCESS && real)
         object_made(s, kind, slot);
     slot->state = result != CUDA_SUCCESS ? SLOT_FAILED : real ? SLOT_LIVE : SLOT_FREE;

@@ -56,6 +56,8 @@ uint64_t gpw_handle_name(struct gpw_session *s, uint64_t real, uint64_t graph);
 uint64_t gpw_handle_graph_of(struct gpw_session *s, uint64_t node);
 /* No two objects have the same; 0 for an id that is not live. */
 uint64_t gpw_handle_birth(struct gpw_session *s, uint64_t id);
+/* The driver's handle of the object that had this id and this birth; 0: it has gone. */
+uint64_t gpw_handle_real(struct gpw_session *s, uint64_t id, uint64_t birth);
 /* That of the object that is put next: for a handler, of what it makes. */
 uint64_t gpw_handle_next_birth(const struct gpw_session *s);
 /* The graph of the node that has this one as its child or body, by their ids; 0: none has. */

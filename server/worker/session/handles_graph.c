@@ -8,7 +8,8 @@ const struct named *gpw_named_of(struct gpw_session *s, enum gp_handle_kind kind
 {
     uint32_t index = gp_handle_index(id);
     if (kind != GP_HANDLE_GRAPH_NODE || gp_handle_kind(id) != kind ||
-        gp_handle_session(id) != s->index || index == 0 || index > s->handles->named_count)
+        !(id & GP_HANDLE_WORKER_NAMED) || gp_handle_session(id) != s->index || index == 0 ||
+        index > s->handles->named_count)
         return NULL;
     const struct named *n = &s->handles->named[index - 1];
     return n->real && n->generation == gp_handle_generation(id) ? n : NULL;
@@ -83,6 +84,12 @@ uint64_t gpw_handle_birth(struct gpw_session *s, uint64_t id)
 {
     const struct slot *slot = gpw_slot_live(s, id, 0);
     return slot ? slot->birth : 0;
+}
+
+uint64_t gpw_handle_real(struct gpw_session *s, uint64_t id, uint64_t birth)
+{
+    const struct slot *slot = birth ? gpw_slot_live(s, id, birth) : NULL;
+    return slot ? slot->real : 0;
 }
 
 uint64_t gpw_handle_next_birth(const struct gpw_session *s)
