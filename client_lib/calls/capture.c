@@ -117,7 +117,8 @@ struct info {
     uint64_t id;
     CUgraph graph;
     const CUgraphNode *dependencies;
-    const CUgraphEdgeData *data; /* NULL: all of the default kind */
+    const CUgraphEdgeData *data; /* of each: readers go by the count, whatever kind it is */
+    bool has_data;               /* not all are of the default kind */
     size_t count;
 };
 
@@ -159,7 +160,8 @@ static CUresult ask_info(const struct gpc_route *on, CUstream hStream, bool hand
     if (active) {
         info->dependencies = (const CUgraphNode *)told->nodes;
         info->count = got / sizeof *told->nodes;
-        info->data = has_data(told, info->count) ? told->data : NULL;
+        info->data = told->data;
+        info->has_data = has_data(told, info->count);
     }
     return CUDA_SUCCESS;
 }
@@ -285,7 +287,7 @@ CUresult gpc_as_cuStreamGetCaptureInfo_v3(uint16_t op, CUstream hStream,
     CUresult r = get_info(op, hStream, status, graph != NULL, &info);
     if (r != CUDA_SUCCESS)
         return r;
-    if (info.data && dependencies && !edgeData)
+    if (info.has_data && dependencies && !edgeData)
         return CUDA_ERROR_LOSSY_QUERY;
     give(&info, status, id, graph, dependencies, count);
     if (edgeData)

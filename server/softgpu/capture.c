@@ -390,7 +390,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
     if (dependencies_out)
         *dependencies_out = stream->tips.nodes;
     if (edgeData_out)
-        *edgeData_out = is_lossy(&stream->tips) ? stream->tips.data : NULL;
+        *edgeData_out = stream->tips.data;
     if (numDependencies_out)
         *numDependencies_out = stream->tips.count;
     return CUDA_SUCCESS;

@@ -40,6 +40,18 @@ static void begin(void)
     CU(cuMemsetD32Async(words, 1, BRANCHES + 2, origin));
 }
 
+/* The edges of what comes next are told, also where all are of the default kind. */
+static void expect_edges_told(void)
+{
+    const CUgraphEdgeData *data = NULL, none = {0};
+    const CUgraphNode *last;
+    CUstreamCaptureStatus status;
+    size_t count;
+    CU(cuStreamGetCaptureInfo(origin, &status, NULL, NULL, &last, &data, &count));
+    REQUIRE(count == 1 && data, "there are %zu edges, at %p", count, (const void *)data);
+    EXPECT(memcmp(data, &none, sizeof none) == 0, "the edge has data");
+}
+
 /* Each branch is joined, and its stream destroyed, while the capture goes on. */
 static void joined_streams_go(void)
 {
@@ -53,6 +65,7 @@ static void joined_streams_go(void)
         CU(cuStreamDestroy(stream));
     }
     CU(cuMemsetD32Async(words, 77, 1, origin));
+    expect_edges_told();
     CU(cuStreamEndCapture(origin, &graph));
     CU(cuGraphInstantiate(&exec, graph, 0));
     CU(cuGraphLaunch(exec, origin));
@@ -78,6 +91,33 @@ static void a_stream_goes_unjoined(void)
     CU(cuStreamSynchronize(origin));
 }
 
+/* The nodes of a capture have names of the worker's; a node that is added has one of ours. */
+static void bodies_go_with_their_own_node(void)
+{
+    CUgraph captured, graph, *bodies;
+    CUgraphNode nodes[BRANCHES + 2], node, set;
+    CUgraphNodeParams condition = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+    CUDA_MEMSET_NODE_PARAMS p = {
+        .dst = words, .elementSize = 4, .value = 9, .width = 1, .height = 1};
+    size_t count = BRANCHES + 2;
+    CU(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (unsigned i = 0; i < BRANCHES + 2; i++)
+        CU(cuMemsetD32Async(words, i, 1, origin));
+    CU(cuStreamEndCapture(origin, &captured));
+    CU(cuGraphGetNodes(captured, nodes, &count));
+    CU(cuGraphCreate(&graph, 0));
+    condition.conditional.type = CU_GRAPH_COND_TYPE_IF;
+    condition.conditional.size = 1;
+    condition.conditional.ctx = driver_context;
+    CU(cuGraphConditionalHandleCreate(&condition.conditional.handle, graph, driver_context, 1,
+                                      CU_GRAPH_COND_ASSIGN_DEFAULT));
+    CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &condition));
+    bodies = condition.conditional.phGraph_out;
+    CU(cuGraphDestroy(captured));
+    CU(cuGraphAddMemsetNode(&set, bodies[0], NULL, 0, &p, driver_context));
+    CU(cuGraphDestroy(graph));
+}
+
 int main(void)
 {
     driver_start();
@@ -86,6 +126,7 @@ int main(void)
     joined_streams_go();
     a_stream_goes_unjoined();
     joined_streams_go();
+    bodies_go_with_their_own_node();
     driver_stop();
     return finish("driver_forks");
 }
