@@ -128,7 +128,8 @@ static bool has_aliases(enum gp_handle_kind kind)
 /* Any of an object's ids; NULL: it has none. */
 static struct slot *alias_of(struct gpw_session *s, enum gp_handle_kind kind, uint64_t birth)
 {
-    for (uint32_t index = 1; has_aliases(kind) && index < s->handles->rooms[kind]; index++) {
+    uint32_t room = s->handles->aliased && has_aliases(kind) ? s->handles->rooms[kind] : 0;
+    for (uint32_t index = 1; index < room; index++) {
         struct slot *slot = &s->handles->slots[kind][index];
         if (slot->birth == birth && gpw_slot_lives(s, slot))
             return slot;
@@ -256,6 +257,7 @@ void gpw_handle_next_image(struct gpw_session *s, uint64_t bytes)
 static uint64_t birth_new(struct gpw_session *s, enum gp_handle_kind kind, uint64_t real)
 {
     uint64_t before = has_aliases(kind) ? gpw_handle_find(s, kind, real) : 0;
+    s->handles->aliased |= before != 0;
     return before ? birth_of(s, before) : ++s->handles->births;
 }
 

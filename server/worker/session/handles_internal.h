@@ -33,6 +33,7 @@ struct gpw_handles {
     struct named *named;
     uint32_t named_count, named_room;
     uint64_t births;
+    bool aliased; /* some object has had a second id */
     /* what handlers know of the graph whose id is bound next */
     uint64_t next_contexts, next_capture;
     uint64_t next_image; /* bytes of the one that is loaded as the module bound next */
