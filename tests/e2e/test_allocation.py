@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpupool.admin import Admin
-from harness import PoolServer, wait_until
+from harness import DRIVER, PoolServer, wait_until
 from peer_client import INVALID_VALUE, Worker, worker_of
 from toolchain import Toolchain
 
@@ -44,6 +44,14 @@ def test_every_byte_of_many_threads(
     toolchain: Toolchain, server: PoolServer, transport: str
 ) -> None:
     churn(toolchain, server, transport, "threads", "8")
+
+
+def test_every_byte_over_two_devices(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    if DRIVER == "cuda":
+        pytest.skip("it wants two devices")
+    churn(toolchain, server, transport, "across", "6")
 
 
 # A client that says what it likes ------------------------------------------------------------

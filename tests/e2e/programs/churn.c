@@ -4,6 +4,7 @@
  *   churn pairs N BYTES   N pairs of cuMemAlloc and cuMemFree
  *   churn beside N        the same of 1 MiB, with work in between that is not waited for
  *   churn threads N       N threads allocate, set, compare and free; every byte is modelled
+ *   churn across N        the same over two devices, where any context frees, and streams go
  *
  * What is freed while the GPU still writes to it must not be anybody else's before that is over.
  */
@@ -137,7 +138,68 @@ static void *run(void *arg)
     return NULL;
 }
 
-static void run_threads(size_t count)
+/* --- over devices ---------------------------------------------------------------------------- */
+
+#define DEVICES 2
+
+static CUcontext contexts[DEVICES];
+
+static CUstream stream_new(unsigned device)
+{
+    CUstream stream;
+    CU(cuCtxSetCurrent(contexts[device]));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+/* Its work may be under way; nobody else knows that stream. */
+static void stream_replace(CUstream *stream, unsigned device)
+{
+    CU(cuStreamDestroy(*stream));
+    *stream = stream_new(device);
+    CU(cuCtxSynchronize());
+}
+
+static void *run_across(void *arg)
+{
+    unsigned random = 6151u * (unsigned)(size_t)arg + 5;
+    unsigned char *host = check_alloc(3 * MIB);
+    struct slot slots[SLOTS] = {{0}}; /* of the two devices in turn */
+    CUstream streams[DEVICES];
+
+    for (unsigned d = 0; d < DEVICES; d++)
+        streams[d] = stream_new(d);
+    for (unsigned i = 0; i < STEPS; i++) {
+        unsigned which = next(&random) % SLOTS, device = which % DEVICES;
+        struct slot *slot = &slots[which];
+        CU(cuCtxSetCurrent(contexts[device]));
+        if (slot->at && next(&random) % 4) {
+            slot_compare(slot, host, streams[device]);
+            if (next(&random) % 2)
+                CU(cuMemsetD8Async(slot->at, 0xee, slot->bytes, streams[device]));
+            CU(cuCtxSetCurrent(contexts[next(&random) % DEVICES]));
+            CU(cuMemFree(slot->at));
+            *slot = (struct slot){0};
+        } else if (!slot->at) {
+            slot_fill(slot, &random, streams[device]);
+        }
+        if (next(&random) % 16 == 0)
+            stream_replace(&streams[device], device);
+    }
+    free(host);
+    return NULL;
+}
+
+static void start_across(void)
+{
+    for (int d = 0; d < DEVICES; d++) {
+        CUdevice device;
+        CU(cuDeviceGet(&device, d));
+        CU(cuDevicePrimaryCtxRetain(&contexts[d], device));
+    }
+}
+
+static void run_threads(size_t count, void *(*run)(void *))
 {
     pthread_t threads[THREADS_MOST];
 
@@ -150,14 +212,16 @@ static void run_threads(size_t count)
 
 int main(int argc, char **argv)
 {
-    REQUIRE(argc >= 3, "usage: churn pairs N BYTES | beside N | threads N");
+    REQUIRE(argc >= 3, "usage: churn pairs N BYTES | beside N | threads N | across N");
     driver_start();
     if (strcmp(argv[1], "pairs") == 0)
         pairs(atol(argv[2]), argc > 3 ? (size_t)atol(argv[3]) : MIB);
     else if (strcmp(argv[1], "beside") == 0)
         beside(atol(argv[2]));
+    else if (strcmp(argv[1], "across") == 0)
+        start_across(), run_threads((size_t)atol(argv[2]), run_across);
     else
-        run_threads((size_t)atol(argv[2]));
+        run_threads((size_t)atol(argv[2]), run);
     driver_stop();
     return finish("churn");
 }
