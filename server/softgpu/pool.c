@@ -38,9 +38,12 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
     SG_LOCKED;
     SG_READY();
-    if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+    if (!pool || !poolProps ||
+        (poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED &&
+         poolProps->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
-    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+    if (poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED ||
+        poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
          poolProps->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CUDA_ERROR_NOT_SUPPORTED;

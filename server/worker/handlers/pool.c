@@ -292,6 +292,8 @@ CUresult gpw_cuMemPoolCreate(struct gpw_session *s, CUmemoryPool *pool,
         return CUDA_ERROR_INVALID_DEVICE;
     if (props.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_NOT_SUPPORTED; /* nobody's limit would hold */
+    if (props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return CUDA_ERROR_NOT_SUPPORTED; /* the host that may touch it is another one */
     bool shareable = props.handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (props.handleTypes != CU_MEM_HANDLE_TYPE_NONE && !shareable)
         return CUDA_ERROR_NOT_SUPPORTED;

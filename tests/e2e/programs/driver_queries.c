@@ -134,6 +134,12 @@ static void of_a_pool(void)
     CU(cuMemPoolGetAccess(&flags, pool, &access.location));
     EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "the access is %d", (int)flags);
     CU(cuMemPoolDestroy(pool));
+    props.allocType =
+        CU_MEM_ALLOCATION_TYPE_MANAGED; /* a driver's would be the worker's to touch */
+    CU_REFUSED(CUDA_ERROR_NOT_SUPPORTED, cuMemPoolCreate(&pool, &props));
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location.type = CU_MEM_LOCATION_TYPE_HOST;
+    CU_REFUSED(CUDA_ERROR_NOT_SUPPORTED, cuMemPoolCreate(&pool, &props));
 }
 
 /* A driver ends the process that asks for a wide map of rank 5. */
