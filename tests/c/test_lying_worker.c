@@ -236,6 +236,7 @@ static void devices_lack_what_is_refused(void **state)
     assert_false(refused(honest()));
     assert_int_equal(has[CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED], 0);
     assert_int_equal(has[CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED], 0);
+    assert_int_equal(has[CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED], 0);
     assert_int_equal(has[CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING], 64);
 }
 

@@ -168,6 +168,18 @@ static void look(unsigned times)
         gpw_quota_enforce(&session, 0);
 }
 
+/* A host that is given access would be the worker's, and the program is on another. */
+static void test_no_host_is_given_access(void **state)
+{
+    (void)state;
+    CUmemAccessDesc own[2];
+    const CUmemAccessDesc asked[2] = {
+        {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+        {{.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    assert_int_equal(gpw_access_take(&session, asked, 1, own, 2), CUDA_SUCCESS);
+    assert_int_equal(gpw_access_take(&session, asked, 2, own, 2), CUDA_ERROR_NOT_SUPPORTED);
+}
+
 static void test_overhead_within_the_limit(void **state)
 {
     (void)state;
@@ -250,6 +262,7 @@ static void test_communicators_spare_it_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_no_host_is_given_access, begin, finish),
         cmocka_unit_test_setup_teardown(test_overhead_within_the_limit, begin, finish),
         cmocka_unit_test_setup_teardown(test_communicators_are_given_up_first, begin, finish),
         cmocka_unit_test_setup_teardown(test_communicators_spare_it_once, begin, finish),

@@ -161,6 +161,8 @@ CUresult gpw_access_take(struct gpw_session *s, const CUmemAccessDesc *from, siz
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         to[i] = from[i];
+        if (to[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+            return CUDA_ERROR_NOT_SUPPORTED; /* the host that would have access is this one */
         CUresult r = gpw_location_check(s, &to[i].location);
         if (r != CUDA_SUCCESS)
             return r;
