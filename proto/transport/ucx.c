@@ -144,10 +144,8 @@ static int ucx_send(struct gp_channel *ch, const struct iovec *iov, int count, u
 {
     size_t size;
     int rc = gp_gather_size(iov, count, &size);
-    if (rc == 0 && is_forked(ch))
-        rc = -EPIPE;
-    if (rc)
-        return rc; /* of the caller's, not of the channel's */
+    if (rc || is_forked(ch))
+        return rc ? rc : -EPIPE; /* of the caller's, not of the channel's */
     gp_turnstile_enter(&ch->sending);
     rc = send_result(ch, send_locked(ch, iov, count, size, flags));
     gp_turnstile_leave(&ch->sending);

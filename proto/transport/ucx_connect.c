@@ -13,6 +13,7 @@
  * a door lets one in at a time, and a crowd may push somebody out. */
 #define DROPPED_MAX 6
 #define DROPPED_PAUSE_US 50000
+#define HANDED_MOST 1000000
 /* How long UCX may take to carry the first message. */
 #define GREETING_MS 5000
 
@@ -20,20 +21,20 @@
 
 static int address_fail(const char *url, bool listening, struct gp_error *err)
 {
-    gp_error_set(err, "'%.*s' is not an address of a worker: write ucx://HOST:%s",
-                 (int)(strcspn(url, "?") < 120 ? strcspn(url, "?") : 120), url,
-                 listening ? "* or ucx://HOST:PORT" : "PORT?door=WORD");
+    size_t shown = strcspn(url, "?"); /* not the word behind it */
+    gp_error_set(err, "'%.*s' is not an address of a worker: write %s",
+                 (int)(shown < 120 ? shown : 120), url,
+                 listening ? "ucx://HOST:* or ucx://HOST:PORT" : "ucx://HOST:PORT?door=WORD");
     return -EINVAL;
 }
 
-/* Above the standard ones, which are somebody else's. */
-static int handed_read(const char *text, int *fd)
+/* The number of a descriptor above the standard ones, which are somebody else's; -1: none. */
+static int handed_read(const char *text)
 {
-    size_t digits = strspn(text, "0123456789");
-    if (digits == 0 || digits > 6 || text[digits])
-        return -EINVAL;
-    *fd = atoi(text);
-    return *fd > STDERR_FILENO ? 0 : -EINVAL;
+    char *end;
+    long fd = strtol(text, &end, 10);
+    bool number = strchr("0123456789", *text) && *text && !*end;
+    return number && fd > STDERR_FILENO && fd < HANDED_MOST ? (int)fd : -1;
 }
 
 int ucx_address_parse(const char *url, bool listening, struct ucx_address *out,
@@ -53,10 +54,9 @@ int ucx_address_parse(const char *url, bool listening, struct ucx_address *out,
     if (out->has_word)
         return door_word_read(query + strlen(door), out->word, err);
     if (listening && strncmp(query, handed, strlen(handed)) == 0)
-        return handed_read(query + strlen(handed), &out->handed) == 0
-                   ? 0
-                   : address_fail(url, listening, err);
-    return *query || !listening ? address_fail(url, listening, err) : 0;
+        out->handed = handed_read(query + strlen(handed));
+    bool whole = listening && (!*query || out->handed >= 0);
+    return whole ? 0 : address_fail(url, listening, err);
 }
 
 /* --- connecting ------------------------------------------------------------- */

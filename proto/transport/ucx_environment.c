@@ -14,9 +14,15 @@
  * gpupool's own libcuda.so.1. It prints on the program's standard output, so it does not.
  */
 static const char *const process[] = {
-    "UCX_MEM_EVENTS=n",       "UCX_MEM_MMAP_HOOK_MODE=none", "UCX_MEMTYPE_CACHE=n",
-    "UCX_HANDLE_ERRORS=none", "UCX_ERROR_SIGNALS=",          "UCX_DEBUG_SIGNO=0",
-    "UCX_LOG_LEVEL=fatal",    "UCX_WARN_UNUSED_ENV_VARS=n",  "UCX_MODULES=^cuda,rocm,ze,cma,knem,xpmem",
+    "UCX_MEM_EVENTS=n",
+    "UCX_MEM_MMAP_HOOK_MODE=none",
+    "UCX_MEMTYPE_CACHE=n",
+    "UCX_HANDLE_ERRORS=none",
+    "UCX_ERROR_SIGNALS=",
+    "UCX_DEBUG_SIGNO=0",
+    "UCX_LOG_LEVEL=fatal",
+    "UCX_WARN_UNUSED_ENV_VARS=n",
+    "UCX_MODULES=^cuda,rocm,ze,cma,knem,xpmem",
     "UCX_VFS_ENABLE=n",
 };
 #define PROCESS_COUNT (sizeof process / sizeof process[0])

@@ -100,12 +100,13 @@ static void guest_end(struct gp_listener *l)
 
 void ucx_listener_close(struct gp_listener *l)
 {
-    if (!l)
-        return;
-    guest_end(l);
-    door_close(l->door);
-    explicit_bzero(l, sizeof *l);
-    free(l);
+    if (l) {
+        guest_end(l);
+        door_close(l->door);
+        explicit_bzero(&l->address, sizeof l->address); /* it has the word */
+        explicit_bzero(l->url, sizeof l->url);
+        free(l);
+    }
 }
 
 /* --- accepting ----------------------------------------------------------- */

@@ -45,6 +45,7 @@ from gpupool_server.sharing import (
     TenantSettings,
     token_allowed,
 )
+from gpupool_server.transport_settings import TransportSettings, check_transports
 from gpupool_server.watch_settings import WatchSettings
 
 #: How tokens begin with which servers join a pool.
@@ -54,7 +55,7 @@ JOIN_PREFIX = "gpn_"
 DEFAULT_TENANT = "default"
 
 
-class Settings(BudgetSettings, HealthSettings, MetricsSettings):
+class Settings(BudgetSettings, HealthSettings, MetricsSettings, TransportSettings):
     """What an operator may choose. The description of a field says what is allowed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
@@ -82,17 +83,6 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
         False, description="true or false: encrypt tcp://; true beyond the loopback"
     )
     insecure_plain: bool = Field(False, description="true or false: tcp:// to others in clear")
-    tcp: bool = Field(True, description="true or false: workers listen by TCP, or TLS by 'curve'")
-    zmq: bool = Field(
-        True, description="true or false: clients without tcp, or of several servers, get ZeroMQ"
-    )
-    ucx: bool = Field(
-        False,
-        description="true or false: clients that ask for it get UCX (RDMA), which does not encrypt",
-    )
-    ucx_library: Path | None = Field(
-        None, description="the path of UCX's library libucp.so.0, of 1.20 or later"
-    )
     run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
     driver: str = Field(
         "auto", description="auto, cuda, soft, or the absolute path of a driver library"
@@ -428,15 +418,7 @@ def load_settings(
             f"{given.sources['shm_listen']}: without shared memory clients need 'data_listen' at"
             " tcp://"
         )
-    if not (settings.tcp or settings.zmq or settings.data_url is None):
-        raise ConfigError(f"{given.sources['zmq']}: without it clients need 'tcp'")
-    if settings.ucx and settings.curve:
-        raise ConfigError(
-            f"{given.sources['ucx']}: UCX does not encrypt, and this server does; say that this is"
-            " meant: --insecure-plain"
-        )
-    if settings.ucx and not (settings.data_url or "").startswith("tcp://"):
-        raise ConfigError(f"{given.sources['ucx']}: needs 'data_listen' at tcp://")
+    check_transports(settings, given.sources, settings.curve, settings.data_url)
     for name, tenant in settings.tenants.items():
         _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)
     return settings

@@ -27,7 +27,6 @@ from gpupool_server import (
     jail_leases,
     jail_limits,
     jail_status,
-    ucx,
     worker_libraries,
 )
 from gpupool_server.cgroups import Cgroups
@@ -90,8 +89,7 @@ class Place:
     write: tuple[Path, ...] = ()
     #: Layers that its session cannot have, and why.
     off: Mapping[str, str] = field(default_factory=dict)
-    #: Whether it gets the RDMA devices that are chosen for collectives, in the host's network.
-    rdma: bool = False
+    rdma: bool = False  # whether it finds the host's RDMA devices
 
 
 class Jail:
@@ -181,12 +179,9 @@ class Jail:
         if self._inventory.kind == "cuda":
             jail_devices.load_uvm()
         inventory, env = self._inventory, dict(os.environ)
-        opened = [*worker_libraries.opened(self._settings, inventory.kind).values()]
-        if self._settings.ucx and (library := ucx.find(self._settings.ucx_library)):
-            opened += ucx.files(library)
-        self._libraries = jail_files.libraries(
-            self._program, self._plugins, inventory.driver, inventory.kind, env, opened
-        )
+        opened = worker_libraries.files(self._settings, inventory.kind)
+        own = self._program, self._plugins, inventory.driver
+        self._libraries = jail_files.libraries(*own, inventory.kind, env, opened)
         if self._settings.collectives.rdma:
             self._verbs = jail_collectives.verbs_libraries()
 
@@ -396,13 +391,11 @@ class Jail:
             off["cgroup"] = why
         else:
             found.append(("cgroup", cgroup))
-        spread = jail_collectives.Part(self._settings.collectives, place.part)
+        spread = jail_collectives.Part(self._settings.collectives, place.part, place.rdma)
         if spread.off:
             off["collectives"] = spread.off
         found += [("off", f"{layer} {why}") for layer, why in off.items()]
         found += spread.lines(self._verbs)
-        if place.rdma:
-            found += jail_collectives.of_host(self._settings.collectives, self._verbs, spread)
         # first, as what follows may lie below them
         cache, tmp = _disk(place.disk or self._settings.session_disk)
         found += [("tmpfs", f"/tmp {tmp}"), ("tmpfs", f"/cache {cache}")]
@@ -422,7 +415,7 @@ class Jail:
             uid,
             self._learn,
             place.open_files or self._settings.session_open_files,
-            self._locked(place, spread),
+            spread.locked_memory,
         )
         found += [("env", f"{name}={value}") for name, value in _environment(env, cache).items()]
         if self._settings.on_stop == "end":
@@ -432,10 +425,6 @@ class Jail:
             spare = {*NOT_NEEDED, *(("collectives",) if spread.off else ())}
             found += [("require", name) for name in LAYERS if name not in spare]
         return found
-
-    def _locked(self, place: Place, spread: jail_collectives.Part) -> int | None:
-        chosen = self._settings.collectives
-        return chosen.locked_memory if place.rdma and chosen.rdma else spread.locked_memory
 
     def _read_only(self) -> list[str]:
         always = ["/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/machine-id"]

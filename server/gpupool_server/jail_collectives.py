@@ -39,10 +39,14 @@ def address(key: str, network: IPv6Network, host: str) -> IPv6Address:
 
 @dataclass(frozen=True)
 class Part:
-    """What the workers of a lease get here; ``part`` is None without a pool."""
+    """What the workers of a lease get here; ``part`` is None without a pool.
+
+    ``in_host``: its worker is in the host's network, and finds devices there itself, as UCX does.
+    """
 
     settings: CollectivesSettings
     part: LeasePart | None
+    in_host: bool = False
 
     @cached_property
     def off(self) -> str:
@@ -60,13 +64,17 @@ class Part:
     @property
     def locked_memory(self) -> int | None:
         """How much memory each of them may lock; None: as much as any other worker."""
-        return None if self.off else self.settings.locked_memory
+        chosen = not self.off or (self.in_host and self.settings.rdma)
+        return self.settings.locked_memory if chosen else None
 
     def lines(self, libraries: Iterable[str]) -> list[Line]:
         """For the starter (server/jail/description.h), with the libraries of RDMA devices."""
-        if self.off or self.part is None:
-            return []
-        return [*_links(self.settings, self.part), *_rdma(self.settings, libraries)]
+        found: list[Line] = [("read", SYS / "net")] if self.in_host else []
+        if self.in_host or not self.off:
+            found += _rdma(self.settings, libraries)
+        if not self.off and self.part is not None:
+            found += _links(self.settings, self.part)
+        return found
 
 
 def missing(settings: CollectivesSettings) -> str:
@@ -88,13 +96,6 @@ def nodes(device: str) -> list[str]:
         if named == device and (DEV / folder.name).exists():
             found.append(str(DEV / folder.name))
     return found
-
-
-def of_host(settings: CollectivesSettings, libraries: Iterable[str], spread: Part) -> list[Line]:
-    """What a worker in the host's network needs to find the host's devices itself, as UCX does,
-    beside what it has as one of a lease's."""
-    found: list[Line] = [("read", SYS / "net")]
-    return found + (list(_rdma(settings, libraries)) if spread.off else [])
 
 
 def _links(settings: CollectivesSettings, part: LeasePart) -> Iterator[Line]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpupool_server import cupti, nccl
+from gpupool_server import cupti, nccl, ucx
 from gpupool_server.config import Settings
 
 
@@ -15,3 +15,9 @@ def opened(settings: Settings, kind: str) -> dict[str, Path]:
         "--nccl": nccl.find(settings.nccl, kind),
     }
     return {option: path for option, path in found.items() if path is not None}
+
+
+def files(settings: Settings, kind: str) -> list[Path]:
+    """All of these, and what UCX has, which finds its parts itself."""
+    library = ucx.find(settings.ucx_library) if settings.ucx else None
+    return [*opened(settings, kind).values(), *(ucx.files(library) if library else ())]

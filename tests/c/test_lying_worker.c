@@ -289,14 +289,12 @@ static void addresses_that_lead_elsewhere(void **state)
     assert_int_equal(parsed("zmq: tcp://10.0.0.1:1,2\n"), 0);
     assert_int_equal(parsed("tcp: tls://10.0.0.1:1?door=x\n"), 0);
     assert_int_equal(parsed("tcp: plain://10.0.0.1:1?door=x\nzmq: tcp://10.0.0.1:1\n"), 0);
-    assert_int_equal(parsed("ucx: ucx://10.0.0.1:1?door=x\n"), 0);
     static const char *const wrong[] = {
         "tcp: tcp://10.0.0.1:1\n",
         "tcp: shm:///run/s.sock\n",
         "zmq: tls://10.0.0.1:1?door=x\n",
         "zmq: inproc://anything\n",
         "ucx: plain://10.0.0.1:1?door=x\n",
-        "ucx: shm:///run/s.sock\n",
         "shm: tcp://10.0.0.1:1,2\n",
         "shm: shm://run/s.sock\n",
         "zmq: shm:///run/s.sock\n",

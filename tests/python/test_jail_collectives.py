@@ -104,6 +104,21 @@ def test_the_nodes_of_the_chosen_devices_alone(
     assert "no RDMA device mlx5_0" in Part(settings(rdma=["mlx5_0"]), part()).off
 
 
+def test_a_worker_that_finds_the_hosts_devices_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the host's network, as UCX does: of any lease, and the devices that are chosen alone."""
+    monkeypatch.setattr(jail_collectives, "nodes", lambda device: [f"/dev/infiniband/{device}"])
+    monkeypatch.setattr(jail_collectives, "SYS", tmp_path)
+    net = ("read", tmp_path / "net")
+    assert Part(settings(), None, True).lines([]) == [net]
+    assert Part(settings(), None, True).locked_memory is None
+    chosen = Part(settings(rdma=["mlx5_0"]), None, True)
+    assert chosen.lines([])[:2] == [net, ("device", "/dev/infiniband/mlx5_0")]
+    assert chosen.locked_memory == settings().locked_memory
+    assert not [line for line in chosen.lines([]) if line[0] in ("link", "peer")]
+
+
 def test_memory_is_locked_for_that_profile_only() -> None:
     whole = load_settings(None, {}, {})
     spread = Part(settings(locked_memory="3GiB"), part()).locked_memory
