@@ -73,7 +73,7 @@ struct gp_channel {
     void *context, *worker, *ep;
     int worker_fd;
     bool notices;                             /* UCX tells when the peer has died */
-    unsigned under_way;                       /* operations that have not ended */
+    _Atomic unsigned under_way;               /* operations that have not ended */
     struct ucx_buffers small, large, landing; /* to send from, and to receive long ones in */
 
     /* Sending: under the turnstile; `debt` under `ucx`, too. */
@@ -107,15 +107,16 @@ struct gp_channel {
     int64_t silence_ms;
     struct ucx_note heard; /* as much as has come of it */
     size_t heard_bytes;
-    bool sent_said, sent_known, came_said, gone;
+    bool sent_said, sent_known, came_said;
+    _Atomic bool gone;
     uint64_t sent_count;   /* the peer's batches in all, if `sent_known` */
     _Atomic bool came_all; /* the peer has all of ours */
     _Atomic int64_t looked_ns, flushed_ns;
 
     /* The end. Only ever set; nothing can be sent any more, nothing more comes, and why. */
     _Atomic bool send_dead, recv_dead;
-    _Atomic int why;  /* 0, -EPIPE, -EPROTO, -EBADF */
-    int64_t ended_ns; /* when the connection ended, 0: not */
+    _Atomic int why;          /* 0, -EPIPE, -EPROTO, -EBADF */
+    _Atomic int64_t ended_ns; /* when the connection ended, 0: not */
 
     pthread_t keeper_thread;
     _Atomic bool keeper_stop, has_keeper;

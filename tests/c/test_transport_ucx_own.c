@@ -1,6 +1,7 @@
 /* What only ucx has: a library of others in the process, and a peer that speaks by it. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -156,6 +157,30 @@ static void test_a_closed_descriptor(void **state)
     assert_int_equal(tp->recv(e.client, PATIENCE_US, &message, &size), -EBADF);
     assert_int_equal(tp->flush(e.client), -EBADF);
     assert_int_equal(tp->recv(e.worker, PATIENCE_US, &message, &size), -EPIPE);
+    ends_close(&e);
+}
+
+/* Nothing reaches the sockets of the door's connection any more, as if the machine were gone. */
+static void cut(int fd)
+{
+    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog program = {.len = 1, .filter = &nothing};
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+}
+
+static void test_a_peer_that_vanished(void **state)
+{
+    (void)state;
+    struct ends e;
+    const void *message;
+    size_t size;
+    setenv("GPUPOOL_SILENCE", "2", 1);
+    ends_open(&e);
+    unsetenv("GPUPOOL_SILENCE");
+    cut(e.client->fd);
+    cut(e.worker->fd);
+    assert_int_equal(tp->recv(e.worker, PATIENCE_US, &message, &size), -EPIPE);
+    assert_int_equal(tp->recv(e.client, PATIENCE_US, &message, &size), -EPIPE);
     ends_close(&e);
 }
 
@@ -421,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_the_programs_settings_are_its_own),
         cmocka_unit_test(test_several_channels),
         cmocka_unit_test(test_a_closed_descriptor),
+        cmocka_unit_test(test_a_peer_that_vanished),
         cmocka_unit_test(test_a_hostile_batch),
         cmocka_unit_test(test_a_batch_too_long),
         cmocka_unit_test(test_a_peer_that_floods),
