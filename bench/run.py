@@ -29,6 +29,7 @@ for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
 from gpupool_common import paths  # noqa: E402
+from gpupool_server import ucx  # noqa: E402
 from harness import PoolServer, Result, run_program  # noqa: E402
 from toolchain import Toolchain  # noqa: E402
 
@@ -42,6 +43,8 @@ SOCKETS = {
     "zmq": "tcp://127.0.0.1:*",
     "curve": "tcp://127.0.0.1:*?key=own",
 }
+#: Where it is asked for, and UCX is there.
+EXTRA = "ucx"
 TORCH_PROGRAMS = ("small_calls", "resnet_train", "resnet_infer", "matmul", "graph", "pinned")
 
 #: section -> figure -> way -> the figures of all rounds
@@ -76,7 +79,8 @@ class Bench:
             return run_program(command, self._native, limit)
         if way in ("curve", "tls"):
             return self.encrypting.run(command, "zmq" if way == "curve" else "tcp", limit)
-        return self.server.run(command, way, limit)
+        own = ucx.environment(library) if way == EXTRA and (library := ucx.find(None)) else {}
+        return self.server.run(command, way, limit, **own)
 
     def round(self, section: str, label: str, ways: list[str], command: list[str]) -> None:
         for way in ways:
@@ -164,7 +168,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--sections", nargs="+", choices=["sockets", "micro", "visible", "torch"], default=None
     )
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=(*WAYS, EXTRA), default=list(WAYS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="for each figure of micro")
     parser.add_argument("--steps", type=int, default=10, help="of each PyTorch program")
@@ -226,7 +230,8 @@ def main() -> int:
     ]
     out = given.out or HERE / "results" / time.strftime("%Y%m%d-%H%M%S.json")
     driver = "cuda" if gpu else "soft"
-    server, encrypting = PoolServer(driver), PoolServer(driver, curve="")
+    more = {"ucx": ""} if EXTRA in given.ways else {}
+    server, encrypting = PoolServer(driver, **more), PoolServer(driver, curve="")
     with tempfile.TemporaryDirectory() as scratch:
         try:
             server.start()
