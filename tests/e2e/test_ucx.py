@@ -73,6 +73,17 @@ def test_a_program_of_the_runtime(serving: PoolServer, toolchain: Toolchain) -> 
     assert_passes(serving.run([program], "ucx", **{VARIABLE: library()}), "vector_add")
 
 
+def test_several_servers(
+    serving: PoolServer, make_server: Callable[..., PoolServer], toolchain: Toolchain
+) -> None:
+    """Each session has a channel of its own; their workers speak ZeroMQ to each other."""
+    other = make_server(ucx="", **{"ucx-library": f"{library()}/libucp.so.0"})
+    program = str(toolchain.driver_program("driver_hosts"))
+    both = {"GPUPOOL_SERVER": f"{serving.address},{other.address}", VARIABLE: library()}
+    result = serving.run([program, "1"], "ucx", **both)
+    assert_passes(result, "driver_hosts")
+
+
 def held(server: PoolServer, talk: StartTalk, toolchain: Toolchain) -> tuple[Talk, int]:
     """A program with a session, and its worker."""
     before = set(server.worker_pids())
