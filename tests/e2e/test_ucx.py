@@ -63,14 +63,16 @@ def serving(home: paths.Home) -> Iterator[PoolServer]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(serving: PoolServer, toolchain: Toolchain, name: str) -> None:
-    result = serving.run([str(toolchain.driver_program(name))], "ucx", **{VARIABLE: library()})
+    result = serving.run(
+        [str(toolchain.driver_program(name))], "ucx", GPUPOOL_UCX_LIBRARY=library()
+    )
     assert_passes(result, name)
     assert result.stats["transport"] == "ucx"
 
 
 def test_a_program_of_the_runtime(serving: PoolServer, toolchain: Toolchain) -> None:
     program = str(toolchain.runtime_program("vector_add"))
-    assert_passes(serving.run([program], "ucx", **{VARIABLE: library()}), "vector_add")
+    assert_passes(serving.run([program], "ucx", GPUPOOL_UCX_LIBRARY=library()), "vector_add")
 
 
 def test_several_servers(
@@ -79,8 +81,8 @@ def test_several_servers(
     """Each session has a channel of its own; their workers speak ZeroMQ to each other."""
     other = make_server(ucx="", **{"ucx-library": f"{library()}/libucp.so.0"})
     program = str(toolchain.driver_program("driver_hosts"))
-    both = {"GPUPOOL_SERVER": f"{serving.address},{other.address}", VARIABLE: library()}
-    result = serving.run([program, "1"], "ucx", **both)
+    both = f"{serving.address},{other.address}"
+    result = serving.run([program, "1"], "ucx", GPUPOOL_SERVER=both, GPUPOOL_UCX_LIBRARY=library())
     assert_passes(result, "driver_hosts")
 
 
@@ -88,7 +90,7 @@ def held(server: PoolServer, talk: StartTalk, toolchain: Toolchain) -> tuple[Tal
     """A program with a session, and its worker."""
     before = set(server.worker_pids())
     hold = str(toolchain.runtime_program("hold"))
-    program = talk([hold], server.environment("ucx", **{VARIABLE: library()}))
+    program = talk([hold], server.environment("ucx", GPUPOOL_UCX_LIBRARY=library()))
     assert program.line() == "ready"
     (worker,) = set(server.worker_pids()) - before
     return program, worker
@@ -116,7 +118,7 @@ def test_a_killed_client(serving: PoolServer, talk: StartTalk, toolchain: Toolch
 def test_descriptors_are_closed(serving: PoolServer, toolchain: Toolchain) -> None:
     """As a daemon does: UCX's are among them, and it is not called any more."""
     program = str(toolchain.driver_program("driver_process"))
-    result = serving.run([program, "close"], "ucx", **{VARIABLE: library()})
+    result = serving.run([program, "close"], "ucx", GPUPOOL_UCX_LIBRARY=library())
     assert result.returncode == 0, result.explain()
     (line,) = result.own_lines()
     assert "the program has closed descriptors that were gpupool's" in line
@@ -124,14 +126,14 @@ def test_descriptors_are_closed(serving: PoolServer, toolchain: Toolchain) -> No
 
 def test_a_server_that_does_not_offer_it(server: PoolServer, toolchain: Toolchain) -> None:
     program = str(toolchain.runtime_program("vector_add"))
-    result = server.run([program], "ucx", **{VARIABLE: library()})
+    result = server.run([program], "ucx", GPUPOOL_UCX_LIBRARY=library())
     assert_refused(result, "GPUPOOL_TRANSPORT=ucx", "does not offer it")
 
 
 def test_a_client_without_ucx(server: PoolServer, toolchain: Toolchain, tmp_path: Path) -> None:
     """It says what to install, before it asks for a session."""
     program = str(toolchain.runtime_program("vector_add"))
-    result = server.run([program], "ucx", **{VARIABLE: str(tmp_path / "libucp.so.0")})
+    result = server.run([program], "ucx", GPUPOOL_UCX_LIBRARY=str(tmp_path / "libucp.so.0"))
     assert_refused(result, "pip install libucx-cu12", str(tmp_path))
 
 
