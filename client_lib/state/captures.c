@@ -24,7 +24,7 @@ struct told {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static struct told *told;
-static int active;       /* how many of them, and of those that are just being begun */
+static int active;        /* how many of them, and of those that are just being begun */
 static uint64_t sent_for; /* how many have ever been begun, or tried to */
 
 bool gpc_capture_active(void)

@@ -1,7 +1,5 @@
-/*
- * A worker that lies: whatever it says of its devices, answers or announces, the client
- * refuses or survives, and touches no memory but what it was asked to fill.
- */
+/* A worker that lies: whatever it says of its devices, answers or announces, the client refuses or
+ * survives, and touches no memory but what it was asked to fill. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
