@@ -71,7 +71,7 @@ static void answer(const struct gp_header *h)
     case GP_OP_gp_pinned_close:
         worker.closes++;
         break;
-    case GP_OP_cuCtxSynchronize:
+    case GP_OP_cuCtxSynchronize_v2:
         if (worker.works) {
             worker.asked = h->seq;
             return;

@@ -73,9 +73,7 @@ def test_a_second_session_sends_the_hash_alone(
     for path in kept(server):
         whole = path.read_bytes()
         path.write_bytes(whole[:-9] + b"damaged!" + whole[-1:])
-    (kept(server)[0].parent / "other.new").mkdir()  # it cannot remove it, and starts
     server.start()
-    assert "the folder of images is not tidied" in server.log.read_text()
     assert sent(load(server, toolchain, "a")) > 4 * MIB
     await_any(server, lambda path: b"damaged!" not in path.read_bytes())
     for path in kept(server):

@@ -146,16 +146,14 @@ static uint64_t known_cookie(struct fake_server *s)
 }
 
 /* Memory that the client may hand out by itself, which may be in use, or nowhere. */
-static void spare(struct fake_server *s, uint64_t at, uint64_t behind, uint64_t cookie)
+static void spare(struct fake_server *s, uint64_t at, uint64_t behind)
 {
-    struct gp_req_gp_memory_spare q = {.at = at, .behind = behind, .cookie = cookie};
+    struct gp_req_gp_memory_spare q = {.at = at, .behind = behind};
     uint8_t how = draw_byte(&s->draw);
     if (how & 1)
         q.at = draw_address(&s->draw);
     if (how & 2)
         q.behind += draw_number(&s->draw, 8);
-    if (how & 4)
-        q.cookie = draw_number(&s->draw, 8);
     notify(s, &q.h, sizeof q, GP_OP_gp_memory_spare);
 }
 
@@ -324,7 +322,7 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
         break;
     case GP_OP_gp_memory_free:
         if (!freed->idle)
-            spare(s, freed->dptr, asked->seq, freed->cookie);
+            spare(s, freed->dptr, asked->seq);
         break;
     case GP_OP_gp_event_page_open:
         s->page = ((const struct gp_req_gp_event_page_open *)asked)->share;
