@@ -287,7 +287,7 @@ static void notice(struct fake_server *s)
         let_go(s, known_cookie(s));
         break;
     case 9:
-        spare(s, draw_address(d), draw_number(d, 8), draw_number(d, 8));
+        spare(s, draw_address(d), draw_number(d, 8));
         break;
     case 10:
         write_event(s, draw_byte(d), draw_number(d, 8));
