@@ -184,6 +184,7 @@ static void destroy(struct gpw_session *s, void *arg)
 {
     CUcontext context = arg;
     int ordinal = ordinal_of(s, context);
+    gpw_memory_context_ended(s, context); /* what it freed must not be unmapped under its work */
     context_ending(s, context);
     unmake(s, context);
     gpw_staging_context_ended(s, context); /* not before: its work may still write there */
