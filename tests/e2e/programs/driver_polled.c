@@ -82,7 +82,8 @@ static void over(void)
         CU_GIVES(CUDA_SUCCESS, cuEventQuery(second));
     }
     CU(cuEventDestroy(second));
-    CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(second));
+    if (!driver_is_native()) /* NVIDIA's driver reads a handle that is no more */
+        CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(second));
 }
 
 /* An event that is not over; one that is recorded on a second stream meanwhile. */
