@@ -4,7 +4,8 @@
 
 Sections: runtime, driver, round-trips, kill, footprint, e2e, cupy, torch. Each writes
 DIR/SECTION.json as it goes, and a later run with the same DIR keeps what another section wrote,
-so they can be run one by one.
+so they can be run one by one. `--shard 1/3` runs a third of the programs, and `--device` chooses
+the GPU, so that several of these can run side by side, each with a DIR of its own.
 Every program is bounded in time; the whole stops starting new ones after --minutes. The last
 line says how many passed and failed; the exit code is 1 if any failed.
 
@@ -19,6 +20,7 @@ import os
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,6 +71,8 @@ class Options:
     limit: float
     steps: int
     names: list[str]
+    shard: tuple[int, int]  # which of how many
+    device: int
 
 
 Row = dict[str, Any]
@@ -83,7 +87,12 @@ class Runner:
         self.toolchain = Toolchain(options.out / "programs")
 
     def wanted(self, name: str) -> bool:
-        return not self.options.names or any(part in name for part in self.options.names)
+        which, shards = self.options.shard
+        named = not self.options.names or any(part in name for part in self.options.names)
+        return named and zlib.crc32(name.encode()) % shards == which - 1
+
+    def native(self) -> dict[str, str]:
+        return native_environment({"CUDA_VISIBLE_DEVICES": str(self.options.device)})
 
     def once(self, command: list[str], way: str, **extra: str) -> Result:
         left = self.options.deadline - time.monotonic()
@@ -91,7 +100,7 @@ class Runner:
             return Result(124, "", "not started: the time for all programs is over")
         limit = min(self.options.limit, left)
         if way == "native":
-            return run_program(command, native_environment(extra), limit)
+            return run_program(command, {**self.native(), **extra}, limit)
         return self.server.run(command, way, limit, **extra)
 
     def every_way(self, name: str, command: list[str], **extra: str) -> Row:
@@ -240,18 +249,19 @@ def kill_section(runner: Runner) -> Iterator[Row]:
 
 def kill_row(runner: Runner, name: str, hold: str, way: str) -> Row:
     row: Row = {"name": name, "ways": {}}
-    before = memory_settled()
+    device = runner.options.device
+    before = memory_settled(device)
     program = Talk([hold, str(HELD_MIB)], runner.server.environment(way))
     try:
         if program.line() != "ready":
             return {**row, "verdict": f"failed: {program.finish().explain()[-2000:]}"}
-        held = memory_used() - before
+        held = memory_used(device) - before
         program.process.kill()
         begin = time.monotonic()
-        while memory_used() - before > 64 and time.monotonic() - begin < 30:
+        while memory_used(device) - before > 64 and time.monotonic() - begin < 30:
             time.sleep(0.02)
         row["seconds"] = round(time.monotonic() - begin, 3)
-        row["held_mib"], row["left_mib"] = held, memory_used() - before
+        row["held_mib"], row["left_mib"] = held, memory_used(device) - before
     finally:
         program.close()
     if held < HELD_MIB:
@@ -275,56 +285,56 @@ def footprint_section(runner: Runner) -> Iterator[Row]:
     row: Row = {"name": "footprint", "ways": {}}
     command = [runner.options.python, str(HERE / "torch_programs.py"), "footprint"]
     for way in WAYS:
-        env = native_environment({}) if way == "native" else runner.server.environment(way)
-        row[f"{way}_mib"] = footprint(command, env)
+        env = runner.native() if way == "native" else runner.server.environment(way)
+        row[f"{way}_mib"] = footprint(command, env, runner.options.device)
     worst = max(row["shm_mib"], row["zmq_mib"]) - row["native_mib"]
     row["verdict"] = "ok" if worst <= MORE_MIB else f"{worst} MiB more than natively"
     yield row
 
 
-def footprint(command: list[str], env: dict[str, str]) -> int:
+def footprint(command: list[str], env: dict[str, str], device: int) -> int:
     """MiB that the program, or its worker, holds: what comes with it must go with it.
 
     An earlier section's context that goes meanwhile makes the memory in use before the
     program and behind it differ, so it is measured again.
     """
     for _ in range(TRIES):
-        before = memory_settled()
-        held = memory_when_ready(command, env) - before
-        if abs(memory_settled(before) - before) <= 1:
+        before = memory_settled(device)
+        held = memory_when_ready(command, env, device) - before
+        if abs(memory_settled(device, before) - before) <= 1:
             return held
     raise RuntimeError("others take and give back memory of the GPU all the time")
 
 
-def memory_when_ready(command: list[str], env: dict[str, str]) -> int:
+def memory_when_ready(command: list[str], env: dict[str, str], device: int) -> int:
     """MiB in use on the GPU when the program says that it is ready."""
     program = Talk(command, env)
     try:
         said = program.line()
         if said != "ready":
             raise RuntimeError(f"it said {said!r}: {program.finish().explain()[-1000:]}")
-        return memory_used()
+        return memory_used(device)
     finally:
         program.close()
 
 
-def memory_settled(awaited: int | None = None) -> int:
+def memory_settled(device: int, awaited: int | None = None) -> int:
     """MiB in use once they stay the same for a while, or are what is awaited."""
     begin = since = time.monotonic()
-    used = memory_used()
+    used = memory_used(device)
     while time.monotonic() - since < SETTLED and time.monotonic() - begin < SETTLES_WITHIN:
         if used == awaited:
             break
         time.sleep(0.1)
-        if (now := memory_used()) != used:
+        if (now := memory_used(device)) != used:
             used, since = now, time.monotonic()
     return used
 
 
-def memory_used() -> int:
-    """MiB in use on the first GPU."""
+def memory_used(device: int) -> int:
+    """MiB in use on that GPU."""
     pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(device)
     return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20
 
 
@@ -404,6 +414,13 @@ def outcome(row: Row) -> str:
     return "skipped" if verdict.startswith(("skipped", "fails natively")) else "failed"
 
 
+def shard(text: str) -> tuple[int, int]:
+    which, _, shards = text.partition("/")
+    if not 1 <= int(which) <= int(shards):
+        raise ValueError(text)
+    return int(which), int(shards)
+
+
 def read_options() -> tuple[argparse.Namespace, Options]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
@@ -415,6 +432,8 @@ def read_options() -> tuple[argparse.Namespace, Options]:
     parser.add_argument("--minutes", type=float, default=25.0, help="start no program after these")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one program")
     parser.add_argument("--steps", type=int, default=5, help="of each PyTorch program")
+    parser.add_argument("--shard", type=shard, default=(1, 1), help="K/N: a part of the programs")
+    parser.add_argument("--device", type=int, default=0, help="the GPU, by its number")
     parser.add_argument("--list", action="store_true", help="name the sections and stop")
     given = parser.parse_args()
     deadline = time.monotonic() + 60 * given.minutes
@@ -426,6 +445,8 @@ def read_options() -> tuple[argparse.Namespace, Options]:
         limit=given.limit,
         steps=given.steps,
         names=given.programs,
+        shard=given.shard,
+        device=given.device,
     )
     return given, options
 
@@ -441,7 +462,7 @@ def main() -> int:
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     print(f"GPU: {device or 'soft'}; results in {options.out}")
-    server = PoolServer(driver=given.driver, **{"max-sessions": "16"})
+    server = PoolServer(driver=given.driver, **{"max-sessions": "16", "devices": str(given.device)})
     counts: Counter[str] = Counter()
     try:
         server.start()
