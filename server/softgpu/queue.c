@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "span.h"
 #include "timeslice.h"
 
 #define IDLE_NS 1000000000u
@@ -137,10 +138,12 @@ static void run_unlocked(CUstream stream, const struct sg_op *op)
     CUcontext context = stream->context;
     if (context->sticky != CUDA_SUCCESS && !runs_after_error(op->kind))
         return;
+    stream->running = op;
     pthread_mutex_unlock(&sg.lock);
     sg_activity_enter(op, stream);
     CUresult result = sg_op_run(op);
     pthread_mutex_lock(&sg.lock);
+    stream->running = NULL; /* finish() says so */
     if (result != CUDA_SUCCESS && context->sticky == CUDA_SUCCESS)
         context->sticky = result;
 }
@@ -375,6 +378,47 @@ void sg_contexts_wait(void)
     for (CUcontext c = sg.contexts; c; c = c->next)
         if (c->alive)
             sg_context_wait(c);
+}
+
+/* A graph may have kernels. */
+static bool kernels_run(void)
+{
+    for (CUcontext c = sg.contexts; c; c = c->next)
+        for (CUstream s = c->streams; s; s = s->next)
+            if (s->running && (s->running->kind == SG_OP_KERNEL || s->running->kind == SG_OP_GRAPH))
+                return true;
+    return false;
+}
+
+static bool overlaps(const void *at, uint64_t size, uint64_t begin, uint64_t end)
+{
+    uint64_t first = (uint64_t)(uintptr_t)at;
+    return first < end && (begin < first || begin - first < size);
+}
+
+static bool uses(const struct sg_op *op, uint64_t begin, uint64_t end)
+{
+    const struct sg_set *set = &op->set;
+    if (op->kind == SG_OP_COPY)
+        return overlaps(op->copy.dst, op->copy.dst_bytes, begin, end) ||
+               overlaps(op->copy.src, op->copy.src_bytes, begin, end);
+    return op->kind == SG_OP_SET &&
+           overlaps(set->dst, gp_span_rows(set->pitch, set->width, set->element, set->height),
+                    begin, end);
+}
+
+void sg_kernels_wait(void)
+{
+    while (kernels_run())
+        pthread_cond_wait(&sg.progress, &sg.lock);
+}
+
+void sg_streams_lose(uint64_t begin, uint64_t end)
+{
+    for (CUcontext c = sg.contexts; c; c = c->next)
+        for (CUstream s = c->streams; s; s = s->next)
+            if (s->running && uses(s->running, begin, end) && c->sticky == CUDA_SUCCESS)
+                c->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
 /* ---- handles ---- */

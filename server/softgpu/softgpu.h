@@ -364,6 +364,7 @@ struct CUstream_st {
     struct sg_task *head, *tail;
     uint64_t submitted, done; /* sequence numbers */
     bool thread;              /* its thread is running */
+    const struct sg_op *running;
     pthread_cond_t wake;      /* of that thread */
     struct sg_capture *capture;
     struct sg_tips tips; /* what the next captured operation depends on */
@@ -385,6 +386,10 @@ CUresult sg_stream_wait(CUstream stream); /* until idle; then the context's stic
 CUresult sg_context_wait(CUcontext context);
 /* For all of them: each may work on memory of the host's, and on what is mapped. */
 void sg_contexts_wait(void);
+/* For the kernels that run now, which keep what they have looked up. */
+void sg_kernels_wait(void);
+/* Mapped memory goes: a copy or set that uses it now fails. What is queued finds it gone. */
+void sg_streams_lose(uint64_t begin, uint64_t end);
 /* both_devices.c: the stream waits for what another device has to do; that device waits for
  * what the stream has. Nothing is done for the stream's own device. */
 CUresult sg_device_before(CUstream stream, const struct sg_device *device);

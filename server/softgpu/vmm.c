@@ -372,6 +372,7 @@ static CUresult whole_mappings(CUdeviceptr ptr, size_t size,
 static CUresult unmap(struct sg_extent *extent, const void *unused)
 {
     (void)unused;
+    sg_streams_lose(extent->begin, extent->end);
     sg_address_remove(extent->begin, NULL);
     /* The addresses stay reserved. */
     if (mmap((void *)(uintptr_t)extent->begin, extent->end - extent->begin, PROT_NONE,
@@ -385,7 +386,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     SG_LOCKED;
     SG_READY();
-    sg_contexts_wait();
+    sg_kernels_wait(); /* a real driver waits for nothing at all */
     return whole_mappings(ptr, size, unmap, NULL);
 }
 
