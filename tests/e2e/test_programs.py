@@ -10,6 +10,7 @@ import pytest
 from catalog import CARD_PROGRAMS, DRIVER_PROGRAMS, ONCE_PROGRAMS, RUNTIME_PROGRAMS, Program
 from gpupool_common import paths
 from harness import PoolServer, Result, run_program, wait_until
+from tenants import MakeServer
 from test_call_profile import names
 from toolchain import VARIANTS, Toolchain
 
@@ -74,9 +75,10 @@ def test_a_program_calls_what_frameworks_do(name: str, calls: Counter[str]) -> N
 
 @pytest.mark.parametrize("program", CARD_PROGRAMS, ids=lambda p: str(p.name))
 def test_what_the_soft_gpu_refuses(
-    program: Program, toolchain: Toolchain, server: PoolServer
+    program: Program, toolchain: Toolchain, make_server: MakeServer
 ) -> None:
     """The program ends with an error, and the server's log names what is missing."""
+    server = make_server(**{"soft-gpus": "1"})  # whose log no other program has filled
     result = server.run(program.command(program.build(toolchain, "static13")))
     assert result.returncode == 1, result.explain()
     assert "cudaGetLastError(): cudaError" in result.stdout
