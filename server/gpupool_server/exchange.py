@@ -6,7 +6,8 @@ That one's worker asks here, on a socket that it was given, one question at a ti
     bring NUMBER SESSION TOKEN
 
 It also says there of which communicators it has ranks, ``rank KEY`` and ``left KEY``, and is told
-``lost KEY`` (ranks.py).
+``lost KEY`` (ranks.py), and which images it offers (image_keeper.py). Before it ends it says
+``settle``, and is told ``settled`` when what it has offered was fetched or will not be.
 
 The session's worker is asked for what it has behind the token (server/worker/ipc/shareable.h), and
 its answer goes to who asked, behind the number, with the driver's descriptors. Nothing of it is
@@ -21,7 +22,6 @@ import contextlib
 import re
 import select
 import socket
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -29,7 +29,7 @@ from weakref import WeakValueDictionary
 from gpupool_common import logs
 from gpupool_common.closer import Closer, take_no_descriptors
 from gpupool_common.relay_limits import Budgets
-from gpupool_server.image_keeper import ImageKeeper
+from gpupool_server.image_keeper import ImageKeeper, Offers
 from gpupool_server.image_store import ImageStore
 from gpupool_server.ranks import Ranks
 from gpupool_server.rundir import Meta
@@ -44,6 +44,9 @@ MOST = 128
 #: keeps the loop from others and may lead to another worker.
 QUESTION_RATE, QUESTION_BURST = 500.0, 2000.0
 PAUSE = 0.02
+
+#: What a worker says that is about to end, and what it waits for.
+SETTLE, SETTLED = b"settle", b"settled"
 
 #: What a worker says that has nothing behind a token, and what is said of one that is none's.
 NOTHING = b"none\n"
@@ -104,27 +107,29 @@ class Exchange:
                     return
             self._ranks.admit(session.meta, partial(_tell, ours))
             try:
-                heard = None
+                offers = None
                 if self._keeper is not None and images is not None:
-                    heard = self._keeper.listen(session, images)
-                await self._hear(session, ours, heard)
+                    offers = self._keeper.listen(session, images)
+                await self._hear(session, ours, offers)
             finally:
                 if _is_over(ours):
                     self._ranks.over(session.meta.session)
                 else:
                     self._ranks.forget(session.meta.session)
 
-    async def _hear(
-        self, session: Session, ours: socket.socket, heard: Callable[[bytes], bool] | None
-    ) -> None:
+    async def _hear(self, session: Session, ours: socket.socket, offers: Offers | None) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # it has gone
             while question := await loop.sock_recv(ours, MOST):
                 while not self._budgets.spend(session.meta.tenant.encode()):
                     await asyncio.sleep(PAUSE)
-                if heard is not None and heard(question):
+                if offers is not None and offers.hear(question):
                     continue
-                if not await self._answer(session, ours, question):
+                if question == SETTLE:
+                    if offers is not None:
+                        await offers.settle()
+                    _tell(ours, SETTLED)
+                elif not await self._answer(session, ours, question):
                     break
 
     async def _answer(self, session: Session, ours: socket.socket, question: bytes) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from gpupool_common import logs
@@ -27,6 +26,43 @@ MOST_WAITING = 1024
 MOST_FAILED = 16
 
 
+#: Of all sessions at once, that were fetched and are not kept yet: each holds memory of a worker
+#: that may have ended.
+MOST_KEEPING = 64
+
+
+class Offers:
+    """What one session's worker says of images."""
+
+    def __init__(self, store: ImageStore, folder: Path, limit: int) -> None:
+        """``limit`` is what it may have written to the disk: no more than the store holds."""
+        self._store = store
+        self.folder = folder
+        self._left = limit
+        #: Names and sizes.
+        self.queue: asyncio.Queue[tuple[str, int]] = asyncio.Queue(MOST_WAITING)
+
+    def hear(self, question: bytes) -> bool:
+        """Whether it was of images."""
+        found = _SAID.fullmatch(question)
+        if found is None:
+            return False
+        if found[3] is not None:
+            self._store.used(self.folder, found[3].decode())
+            return True
+        size = int(found[2])
+        if size <= LEAST_BYTES:
+            return False
+        if not self.queue.full() and size <= self._left:
+            self._left -= size
+            self.queue.put_nowait((found[1].decode(), size))
+        return True
+
+    async def settle(self) -> None:
+        """Until all that was offered so far was fetched, or could not be."""
+        await self.queue.join()
+
+
 class ImageKeeper:
     """What workers say of images. For the event loop's thread only."""
 
@@ -35,43 +71,24 @@ class ImageKeeper:
         self._limit = limit
         self._closer = closer
         self._one = asyncio.Lock()
+        self._keeping: set[asyncio.Task[None]] = set()
         self._log = logs.get("images")
 
-    def listen(self, session: Session, folder: Path) -> Callable[[bytes], bool]:
-        """What hears a session's worker: whether it was of images."""
-        queue: asyncio.Queue[tuple[str, int]] = asyncio.Queue(MOST_WAITING)
-        left = self._limit  # a session writes no more to the disk than the store holds
+    def listen(self, session: Session, folder: Path) -> Offers:
+        """What hears a session's worker."""
+        offers = Offers(self._store, folder, self._limit)
+        session.images = asyncio.get_running_loop().create_task(self._serve(session, offers))
+        return offers
 
-        def hear(question: bytes) -> bool:
-            nonlocal left
-            found = _SAID.fullmatch(question)
-            if found is None:
-                return False
-            if found[3] is not None:
-                self._store.used(folder, found[3].decode())
-                return True
-            size = int(found[2])
-            if size <= LEAST_BYTES:
-                return False
-            if not queue.full() and size <= left:
-                left -= size
-                queue.put_nowait((found[1].decode(), size))
-            return True
-
-        task = asyncio.get_running_loop().create_task(self._serve(session, folder, queue))
-        session.images = task
-        return hear
-
-    async def _serve(
-        self, session: Session, folder: Path, queue: asyncio.Queue[tuple[str, int]]
-    ) -> None:
+    async def _serve(self, session: Session, offers: Offers) -> None:
         failed = 0
         while True:
-            name, size = await queue.get()
+            name, size = await offers.queue.get()
             if failed == MOST_FAILED:
+                offers.queue.task_done()
                 continue
             try:
-                await self._fetch(session, folder, name, size)
+                await self._take(session, offers, name, size)
             except (ImageError, WorkerError, OSError) as error:
                 failed += 1
                 self._log.warning(
@@ -81,24 +98,47 @@ class ImageKeeper:
                     **({"more": "not heard"} if failed == MOST_FAILED else {}),
                 )
 
-    async def _fetch(self, session: Session, folder: Path, name: str, size: int) -> None:
-        line, descriptors = await session.control.image(name, self._closer)
+    async def _take(self, session: Session, offers: Offers, name: str, size: int) -> None:
+        """Fetch an image and have it kept, also when the session ends once it is fetched."""
         try:
-            if not descriptors:
-                return  # it needed the room, or has ended
-            if line != b"image %d\n" % size:
-                raise ImageError("a worker brought another image than it had offered")
-            async with self._one:  # and no worker that keeps us waiting
-                await self._keep(folder, name, size, descriptors[0])
+            file = await self._fetch(session, name, size)
         finally:
-            self._closer.close(*descriptors)
+            offers.queue.task_done()
+        if file is None:
+            return
+        keeping = asyncio.create_task(self._keep(offers.folder, name, size, file))
+        self._keeping.add(keeping)
+        keeping.add_done_callback(self._kept)
+        await asyncio.shield(keeping)
 
-    async def _keep(self, folder: Path, name: str, size: int, source: int) -> None:
-        """To its end, also when the session ends meanwhile: the thread reads the descriptor."""
-        kept = asyncio.ensure_future(
-            asyncio.to_thread(self._store.keep, folder, name, size, source)
-        )
+    async def _fetch(self, session: Session, name: str, size: int) -> int | None:
+        """The file; None: the worker needed the room, or has ended."""
+        line, descriptors = await session.control.image(name, self._closer)
+        if not descriptors:
+            return None
+        problem = None
+        if line != b"image %d\n" % size:
+            problem = "a worker brought another image than it had offered"
+        elif len(self._keeping) == MOST_KEEPING:
+            problem = "too many others are just being kept"
+        if problem is not None:
+            self._closer.close(*descriptors)
+            raise ImageError(problem)
+        return descriptors[0]
+
+    async def _keep(self, folder: Path, name: str, size: int, file: int) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.shield(kept)
+            async with self._one:  # and no worker that keeps us waiting
+                kept = loop.run_in_executor(None, self._store.keep, folder, name, size, file)
+                try:
+                    await asyncio.shield(kept)
+                finally:
+                    await asyncio.wait((kept,))  # the thread reads the descriptor
         finally:
-            await asyncio.wait((kept,))
+            self._closer.close(file)
+
+    def _kept(self, keeping: asyncio.Task[None]) -> None:
+        self._keeping.discard(keeping)
+        if not keeping.cancelled():
+            keeping.exception()  # its session may have ended, and then nobody asks

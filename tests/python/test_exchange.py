@@ -348,3 +348,10 @@ async def test_who_does_not_read_is_answered_when_it_does(
         while a.questions.recv(512):
             pass
     await say(a)
+
+
+async def test_who_is_about_to_end_is_told_that_it_was_heard(make: Make) -> None:
+    """Where no images are kept, too."""
+    worker = make(A)
+    assert await worker.ask(b"settle") == (b"settled", 0)
+    assert await worker.ask(bring("cccccccccccc", 9)) == (b"9 none\n", 0)

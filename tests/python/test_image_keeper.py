@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ import pytest
 
 from gpupool_common.closer import Closer
 from gpupool_server import image_keeper
-from gpupool_server.image_keeper import LEAST_BYTES, MOST_FAILED, ImageKeeper
+from gpupool_server.image_keeper import LEAST_BYTES, MOST_FAILED, MOST_KEEPING, ImageKeeper
 from gpupool_server.image_store import ImageStore
 from gpupool_server.session import Session
 from gpupool_server.worker import WorkerError
@@ -66,7 +67,8 @@ class Offering:
             other.keeper if other else ImageKeeper(self.store, LIMIT, self.closer)
         )
         session = cast(Session, self.session)
-        self.hear: Callable[[bytes], bool] = self.keeper.listen(session, self.folder)
+        self.offers = self.keeper.listen(session, self.folder)
+        self.hear = self.offers.hear
 
     @property
     def kept(self) -> list[str]:
@@ -197,3 +199,40 @@ async def test_a_worker_that_is_silent_keeps_nobody_waiting(
     assert other.session.images is not None
     other.session.images.cancel()
     other.closer.end()
+
+
+async def test_a_worker_that_ends_hears_when_its_images_are_fetched(offering: Offering) -> None:
+    assert offering.hear(OFFER)
+    await offering.offers.settle()
+    assert offering.session.control.asked == [NAME]
+    offering.session.control.gone = True
+    assert offering.hear(OFFER)
+    await offering.offers.settle()
+    assert len(offering.session.control.asked) == 2
+
+
+async def test_what_was_fetched_is_kept_though_its_session_ends(
+    offering: Offering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind another image, which takes its time; and no more of these than are bounded."""
+    go_on = threading.Event()
+    kept: list[Path] = []
+
+    def slowly(folder: Path, name: str, size: int, source: int) -> None:
+        assert go_on.wait(30)
+        kept.append(folder)
+
+    monkeypatch.setattr(offering.store, "keep", slowly)
+    others = [Offering(tmp_path, f"tenant {n}", offering) for n in range(MOST_KEEPING)]
+    for one in (offering, *others):
+        assert one.hear(OFFER)
+        await one.offers.settle()
+    for other in others:
+        assert other.session.images is not None
+        other.session.images.cancel()
+        other.closer.end()
+    go_on.set()
+    async with asyncio.timeout(30):
+        while len(kept) < MOST_KEEPING:
+            await asyncio.sleep(0.005)
+    assert kept == [one.folder for one in (offering, *others[:-1])], "one was too many"

@@ -12,10 +12,15 @@
 
 #include "budget.h"
 #include "fatbin.h"
+#include "control.h"
 #include "ipc.h"
+#include "monotonic.h"
 #include "transport/hex.h"
 
 #define HASH_BYTES 32
+
+/* Shorter than a client without room waits for sessions that end (sessions.py, LEAVING_SECONDS). */
+#define LEAVE_NS UINT64_C(900000000)
 
 struct offered {
     struct offered *next;
@@ -26,6 +31,7 @@ struct offered {
 
 struct gpw_image_store {
     int folder;
+    bool has_offered;
     pthread_mutex_t lock; /* for the control thread: `offered` */
     struct offered *offered;
 };
@@ -166,6 +172,7 @@ void gpw_image_store_offer(struct gpw_session *s, const uint8_t *hash, uint64_t 
     memcpy(one->hash, hash, HASH_BYTES);
     one->total = total;
     one->file = file;
+    store->has_offered = true;
     pthread_mutex_lock(&store->lock);
     one->next = store->offered;
     store->offered = one;
@@ -182,6 +189,18 @@ void gpw_image_store_server(struct gpw_session *s)
     for (const struct offered *one = store->offered; one; one = one->next)
         say(s, one);
     pthread_mutex_unlock(&store->lock);
+}
+
+/* What the server has not fetched is offered again: it may have come just now. */
+void gpw_image_store_leave(struct gpw_session *s)
+{
+    const struct gpw_image_store *store = store_of(s);
+    uint64_t until = gp_now_ns() + LEAVE_NS;
+    if (!store || !store->has_offered || gpw_control_stopped(s->control) ||
+        !gpw_ipc_await_server(s, until))
+        return;
+    gpw_image_store_server(s);
+    gpw_ipc_settle(s, until);
 }
 
 /* --- for the control thread ------------------------------------------------------------------ */

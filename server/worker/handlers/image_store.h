@@ -27,6 +27,8 @@ void gpw_image_store_used(struct gpw_session *s, const uint8_t *hash);
 void gpw_image_store_offer(struct gpw_session *s, const uint8_t *hash, uint64_t total, int file);
 /* Offer no more what was not fetched, as the room is needed: whether there was any. */
 bool gpw_image_store_forget(struct gpw_session *s);
+/* The session is over: a server that is busy has a moment to fetch what is offered. */
+void gpw_image_store_leave(struct gpw_session *s);
 /* On the control thread: a server has come. It is offered what was not fetched yet. */
 void gpw_image_store_server(struct gpw_session *s);
 

@@ -4,10 +4,12 @@
  * said, with the descriptors. A server that is restarted gives us another socket (control.c), and
  * the question is asked again there.
  */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "budget.h"
@@ -22,6 +24,8 @@
 #define PATIENCE_NS UINT64_C(20000000000)
 /* Taken at a time that nobody has asked for. */
 #define LINES_MOST 64
+/* Between two looks, on the way out. */
+#define LOOK_NS 1000000
 
 struct gpw_bring {
     struct gpw_wait wait;
@@ -161,6 +165,54 @@ void gpw_ipc_listen(struct gpw_session *s)
         drop(fds);
     }
 }
+
+/* --- on the way out ----------------------------------------------------------------------- */
+
+static bool look_again(uint64_t until_ns)
+{
+    struct timespec pause = {.tv_nsec = LOOK_NS};
+    nanosleep(&pause, NULL);
+    return gp_now_ns() < until_ns;
+}
+
+bool gpw_ipc_await_server(struct gpw_session *s, uint64_t until_ns)
+{
+    while (!gpw_ipc_servers(s))
+        if (!look_again(until_ns))
+            return false;
+    return true;
+}
+
+static bool server_gone(struct gpw_session *s)
+{
+    pthread_mutex_lock(&s->ipc->lock);
+    struct pollfd server = {.fd = s->ipc->server};
+    poll(&server, 1, 0);
+    pthread_mutex_unlock(&s->ipc->lock);
+    return server.revents & (POLLHUP | POLLERR);
+}
+
+/* Whether it has answered: it has taken in all that it was told before. */
+static bool settled(struct gpw_session *s)
+{
+    char line[GPW_SHAREABLE_LINE + 32];
+    int fds[GPW_SHAREABLE_FDS];
+    while (take_line(s, line, sizeof line, fds)) {
+        drop(fds);
+        if (strcmp(line, "settled") == 0)
+            return true;
+    }
+    return false;
+}
+
+void gpw_ipc_settle(struct gpw_session *s, uint64_t until_ns)
+{
+    if (gpw_ipc_say(s, "settle"))
+        while (!settled(s) && !server_gone(s) && look_again(until_ns))
+            ;
+}
+
+/* --- waiting for an answer ---------------------------------------------------------------- */
 
 /* It is its turn. */
 static void go_on(struct gpw_session *s, struct gpw_bring *b)

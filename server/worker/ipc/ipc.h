@@ -27,6 +27,10 @@ void gpw_ipc_server(struct gpw_session *s, int connection);
 uint64_t gpw_ipc_servers(struct gpw_session *s);
 /* Tell it a line that has no answer. False: not now. */
 bool gpw_ipc_say(struct gpw_session *s, const char *line);
+/* Until a server has said where it is asked. False: none has. */
+bool gpw_ipc_await_server(struct gpw_session *s, uint64_t until_ns);
+/* The session is over: until the server has taken in what it was told, or has gone. */
+void gpw_ipc_settle(struct gpw_session *s, uint64_t until_ns);
 /* Take what it says unasked, if nobody waits for an answer, who takes it as well. */
 void gpw_ipc_listen(struct gpw_session *s);
 

@@ -385,6 +385,7 @@ static int serve_client(struct worker *w)
     gpw_leave_begin(s);
     gpw_peers_close(s);
     s->transport->close(s->channel);
+    gpw_image_store_leave(s);
     return r == 0 ? 0 : 1;
 }
 

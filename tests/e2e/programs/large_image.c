@@ -1,9 +1,10 @@
 /*
  * Loads PTX of many bytes and runs its kernel.
  *
- *   large_image MIB NAME
+ *   large_image MIB NAME [wait]
  *
- * NAME is in the image, so that another name makes another image.
+ * NAME is in the image, so that another name makes another image. With `wait` it says that it has
+ * started, and goes on with the next line that it reads.
  */
 #include "driver.h"
 
@@ -52,11 +53,21 @@ static void run(const char *image)
     CU(cuModuleUnload(module));
 }
 
+static void wait_for_a_word(void)
+{
+    char line[64];
+    puts("started");
+    fflush(stdout);
+    REQUIRE(fgets(line, sizeof line, stdin), "no line");
+}
+
 int main(int argc, char **argv)
 {
-    REQUIRE(argc == 3, "large_image MIB NAME");
+    REQUIRE(argc == 3 || argc == 4, "large_image MIB NAME [wait]");
     char *image = large((size_t)atoi(argv[1]) << 20, argv[2]);
     driver_start();
+    if (argc == 4)
+        wait_for_a_word();
     run(image);
     driver_stop();
     free(image);
