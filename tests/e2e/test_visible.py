@@ -9,8 +9,11 @@ import pytest
 
 from gpupool_common import paths
 from harness import OURS, PATIENCE, TOKEN, PoolServer, Result, wait_until
+from tenants import StartTalk
 from toolchain import Toolchain
 
+#: What cuInit gives to a program that goes on.
+INIT = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0), flush=True); input()"
 NVML = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
 
 
@@ -21,11 +24,15 @@ class Pair:
         self.program = str(toolchain.driver_program("driver_visible"))
         self.servers = [PoolServer(**{"soft-gpus": "2"}) for _ in range(2)]
 
-    def see(self, visible: str | None, *command: str) -> Result:
+    def environment(self, visible: str | None) -> dict[str, str]:
         url = ",".join(server.address for server in self.servers)
         env = {"GPUPOOL_SERVER": url, "GPUPOOL_TOKEN": TOKEN}
         if visible is not None:
             env["CUDA_VISIBLE_DEVICES"] = visible
+        return env
+
+    def see(self, visible: str | None, *command: str) -> Result:
+        env = self.environment(visible)
         return self.servers[0].run(list(command or [self.program]), "shm", PATIENCE, **env)
 
     def uuids(self, visible: str | None = None) -> list[str]:
@@ -77,12 +84,20 @@ def test_nothing_visible_is_no_device_and_no_question(pair: Pair, visible: str) 
 
 
 def test_a_list_that_fits_no_device_is_said(pair: Pair) -> None:
-    wait_until(lambda: not any(server.sessions() for server in pair.servers), "others have ended")
     seen = pair.see("9")
     assert (seen.returncode, seen.stdout) == (0, "none\n"), seen.explain()
     (line,) = [text for text in seen.stderr.splitlines() if text.startswith(OURS)]
     assert "CUDA_VISIBLE_DEVICES=9 names none of the 4 devices" in line
-    assert not any(server.sessions() for server in pair.servers)
+
+
+def test_a_list_that_fits_no_device_leaves_no_session(pair: Pair, talk: StartTalk) -> None:
+    """How many there are is known from the servers alone; then the program goes on without them."""
+    env = pair.servers[0].environment("shm", **pair.environment("9"))
+    program = talk([sys.executable, "-c", INIT], env)
+    assert program.line() == "100"
+    wait_until(lambda: not any(server.sessions() for server in pair.servers), "none is left")
+    program.say("")
+    assert program.finish().returncode == 0
 
 
 def test_a_list_with_one_twice_is_no_list(pair: Pair) -> None:
