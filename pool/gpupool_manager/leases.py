@@ -80,6 +80,7 @@ class Leases:
         lease = self._draft(asked, name, transaction.now, transaction.actor.request_id)
         request = request_of(lease, quota)
         self._check_quota(lease, request)
+        self.calendar.refresh(transaction.now)
         chance = self._try_now(transaction, lease, request)
         if isinstance(chance.result, Placement):
             self._grant(transaction, lease, chance.result, chance.over)
@@ -375,7 +376,7 @@ class Leases:
     def pump(self, transaction: Transaction) -> None:
         """There may be more room, or more quota: let those go who fit now, in order."""
         self._failed.clear()
-        self.calendar.review()
+        self.calendar.review(transaction.now)
         self._backfill.forget()
         self._lending.cover(transaction)
         ahead = Ahead(self._backfill, transaction.now)

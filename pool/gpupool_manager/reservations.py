@@ -107,7 +107,7 @@ class Reservations:
     def _checked_plans(self, made: Reservation) -> Plans:
         """All of them with one more; those that were there before must have what they had."""
         calendar = self._leases.calendar
-        before = calendar.plans()
+        before = calendar.plans(best=True)
         after = calendar.plan([*calendar.known(), made])
         if after[made.id] is None:
             raise Problem(409, "full", "not so much is left of the pool at that time")
@@ -132,6 +132,7 @@ class Reservations:
         found = self._ledger.reservations.values()
         if any(each.start <= now for each in found):
             return True
+        self._leases.calendar.refresh(now)
         return self._needed(now).keys() != self._warned(now)
 
     def sweep(self, transaction: Transaction) -> None:
