@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Select, Table, event, func, select, text
+from sqlalchemy import Select, Table, event, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -40,6 +40,7 @@ from gpupool_manager.records import (
     Token,
     Usage,
 )
+from gpupool_manager.sqlite import sqlite_engine
 from gpupool_manager.tables import TABLES
 from gpupool_manager.transaction import Transaction, columns_of, keys_of, row_of
 from gpupool_manager.usage import HOUR
@@ -136,6 +137,8 @@ class Store:
         self._engine: AsyncEngine | None = None
         self._lock_file: int | None = None
         self._lock_connection: AsyncConnection | None = None
+        #: Of who stands by: it has no lock, and asks for it again.
+        self._asking: AsyncConnection | None = None
         self._holding = asyncio.Lock()
         #: Of a file nothing is to be waited for but the disk, and that cannot be given up.
         self._most = None if self.is_sqlite else MOST_SECONDS
@@ -171,7 +174,7 @@ class Store:
                     if str(error) != told:
                         self._log.info("stands by", reason=str(error))
                     told = str(error)
-                await self._drop_lock()
+                await self._drop_lock()  # of a database that we cannot have as we need it
                 await asyncio.sleep(STANDBY_SECONDS)
         except BaseException:
             await self.close()
@@ -199,25 +202,23 @@ class Store:
                 return found
 
     async def close(self) -> None:
-        if self._lock_connection is not None:
-            with contextlib.suppress(SQLAlchemyError, OSError):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    await self._lock_connection.close()
+        for connection in (self._lock_connection, self._asking):
+            if connection is not None:
+                with contextlib.suppress(SQLAlchemyError, OSError):
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await connection.close()
         if self._engine is not None:
             with contextlib.suppress(SQLAlchemyError, OSError):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await self._engine.dispose()
         if self._lock_file is not None:
             os.close(self._lock_file)
-        self._lock_file = self._engine = self._lock_connection = None
+        self._lock_file = self._engine = self._lock_connection = self._asking = None
 
     def _make_engine(self) -> AsyncEngine:
         try:
             if self.is_sqlite:
-                engine = create_async_engine(self.url)
-                event.listen(engine.sync_engine, "connect", _set_pragmas)
-                event.listen(engine.sync_engine, "begin", _begin)
-                return engine
+                return sqlite_engine(self.url)
             engine = create_async_engine(
                 self.url,
                 pool_pre_ping=True,
@@ -244,18 +245,30 @@ class Store:
             raise StoreError(f"{path}: cannot be opened: {error.strerror}") from None
 
     async def _lock_postgresql(self) -> None:
-        # Outside the pool: the lock is held for as long as this connection is open.
+        connection, self._asking = self._asking, None
+        if connection is None:
+            connection = await self._connect_alone()
+        # Until it is known whether it has the lock: an answer that is late may say so.
+        self._lock_connection = connection
+        try:
+            got = await connection.scalar(select(func.pg_try_advisory_lock(_LOCK)))
+            version = int(await connection.scalar(text("SHOW server_version_num")))
+            if got and self._yields and version >= _IDLE_SINCE:
+                await connection.execute(text(_IDLE))
+        except BaseException:
+            await self._drop_lock()
+            raise
+        if not got:
+            self._lock_connection, self._asking = None, connection
+            raise Dispossessed("another manager uses this database")
+
+    async def _connect_alone(self) -> AsyncConnection:
+        """Outside the pool: the lock is held for as long as this connection is open."""
         engine = create_async_engine(self.url, poolclass=NullPool, connect_args=_patience())
         if self._yields:
             event.listen(engine.sync_engine, "connect", _set_silence)
         connection = await engine.connect()
-        self._lock_connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
-        if not await connection.scalar(select(func.pg_try_advisory_lock(_LOCK))):
-            await self._drop_lock()
-            raise Dispossessed("another manager uses this database")
-        version = int(await connection.scalar(text("SHOW server_version_num")))
-        if self._yields and version >= _IDLE_SINCE:
-            await connection.execute(text(_IDLE))
+        return await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     async def _take_over(self, connection: AsyncConnection) -> None:
         """Whoever had the lock before can write nothing from now on, even if it does not know."""
@@ -474,24 +487,6 @@ async def _all(connection: AsyncConnection, statement: Select[Any], kind: type[R
     return [make(**{name: row[name] for name in names}) for row in rows]
 
 
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
-
-
 def _set_silence(connection: Any, _record: Any) -> None:
     # By the driver itself: what is set inside a transaction goes when that is rolled back.
     connection.run_async(lambda driver: driver.execute(_SILENCE))
-
-
-def _set_pragmas(connection: Any, _record: Any) -> None:
-    # Python's sqlite3 begins no transaction before a CREATE TABLE: half a migration would stay.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=FULL",  # a lease that was answered is there after a power cut, too
-        "foreign_keys=ON",
-        "busy_timeout=10000",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
