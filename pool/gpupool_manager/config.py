@@ -231,8 +231,11 @@ class Settings(BaseModel):
         if path is not None:
             secret = read_secret(path, "the client's secret").strip()
         back = f"{self.console_url}/console/openid/back"
+        return Issuer(self._openid_rules(secret, back))
+
+    def _openid_rules(self, secret: str, back: str) -> OpenIdRules:
         who = (self.openid_claim, self.openid_operators, self.openid_tenants)
-        return Issuer(OpenIdRules(self.openid_issuer, self.openid_client, secret, back, *who))
+        return OpenIdRules(self.openid_issuer, self.openid_client, secret, back, *who)
 
     @property
     def is_tls(self) -> bool:
@@ -263,6 +266,7 @@ class Settings(BaseModel):
             offline_seconds=self.offline_seconds,
             idle=IdleRules(self.idle_action, self.idle_seconds),
             reservation_reclaims=self.reservation_reclaims,
+            no_tenant=self._openid_rules("", "").barred if self.openid_issuer else None,
         )
 
 

@@ -82,6 +82,8 @@ class Rules:
     idle: IdleRules = field(default_factory=IdleRules)
     #: Which leases go back for a reservation that needs their GPUs.
     reservation_reclaims: Reclaims = "none"
+    #: A name that no tenant may have: who signs people in calls operators so.
+    no_tenant: str | None = None
 
 
 class Pool:
@@ -217,7 +219,7 @@ class Pool:
         self.liars = Liars(self.fleet.busy)
         self.key_rolls = KeyRolls(self.ledger, self.fleet, lambda: self.signer, rules.lost_after)
         self.link_key_rolls = LinkKeyRolls(self.ledger, self.fleet, lambda: self.link_keys)
-        self.tenancy = Tenancy(self.ledger, self.leases)
+        self.tenancy = Tenancy(self.ledger, self.leases, rules.no_tenant)
         self.resizes = Resizes(self.ledger, self.leases, self.resize_counts)
         self.reservations = Reservations(self.ledger, self.leases, rules.reservation_reclaims)
         self.growth = Growth(self.ledger, self.leases, self.resizes, self.resize_counts)

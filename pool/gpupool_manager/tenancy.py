@@ -20,9 +20,10 @@ JOIN_SECONDS = DAY
 class Tenancy:
     """Every change of a tenant, a quota or a token."""
 
-    def __init__(self, ledger: Ledger, leases: Leases) -> None:
+    def __init__(self, ledger: Ledger, leases: Leases, barred: str | None = None) -> None:
         self._ledger = ledger
         self._leases = leases
+        self._barred = barred
 
     def find(self, name: str) -> Tenant:
         tenant = self._ledger.tenants.get(name)
@@ -35,6 +36,10 @@ class Tenancy:
     ) -> Tenant:
         if name in self._ledger.tenants:
             raise Problem(409, "exists", f"the tenant '{name}' exists already")
+        if name == self._barred:
+            raise bad_field(
+                "body.name", "the manager's setting 'openid_operators' has that name for operators"
+            )
         tenant = Tenant(name, description, False, transaction.now)
         self._ledger.tenants[name] = tenant
         self._ledger.quotas[name] = Quota(name, **quota)

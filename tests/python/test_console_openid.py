@@ -11,7 +11,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
@@ -26,9 +25,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("jinja2")
 
 from console_visitor import Page, Visitor, database  # noqa: F401
-from gpupool_common.errors import ConfigError
 from gpupool_manager.app import make_app
-from gpupool_manager.config import load_settings
 from gpupool_manager.console.openid import (
     MOST_ASKING,
     MOST_ASKING_EACH,
@@ -208,6 +205,12 @@ async def test_a_tenant_sees_its_own(rest: Rest, issuer: FakeIssuer) -> None:
     assert (await come(someone, await begin(someone, issuer))).status_code == 200
     assert "red" in (await someone.get("/console/leases")).text
     assert (await someone.client.get("/console/join")).status_code == 403
+
+
+async def test_no_tenants_people_pass_for_operators(rest: Rest, issuer: FakeIssuer) -> None:
+    """By the words that are the default, those of a tenant 'operators' did."""
+    await rest.tenant("operators")  # from before the issuer was set
+    await nobody(rest, issuer, browser(rest, issuer))
 
 
 @pytest.mark.parametrize(
@@ -473,19 +476,3 @@ async def test_without_an_issuer_there_is_no_way(rest: Rest) -> None:
     assert "openid" not in (await someone.client.get("/console/login")).text
     for path in ("/console/openid", "/console/openid/back?state=x&code=y"):
         assert (await someone.client.get(path)).status_code == 404
-
-
-def test_settings_go_together(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("s3cret\n")
-    secret.chmod(0o600)
-    given = {"openid_issuer": ISSUER, "openid_client": "gpupool", "console_url": "http://pool"}
-    found = load_settings(None, {**given, "openid_secret_file": str(secret)}, {}).openid()
-    assert found is not None and found.rules == Rules(ISSUER, "gpupool", "s3cret", BACK)
-    assert load_settings(None, {}, {}).openid() is None
-    for lacking in ("openid_client", "console_url"):
-        with pytest.raises(ConfigError, match=lacking):
-            load_settings(None, {k: v for k, v in given.items() if k != lacking}, {})
-    for bad in ("http://login.example", "login.example", "ftp://a"):
-        with pytest.raises(ConfigError, match="openid-issuer"):
-            load_settings(None, {**given, "openid_issuer": bad}, {})

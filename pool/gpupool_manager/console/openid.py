@@ -67,6 +67,12 @@ class Rules:
     operators: str = "gpupool-operators"
     tenants: str = "gpupool-"
 
+    @property
+    def barred(self) -> str | None:
+        """The tenant's name whose people the issuer would not tell from operators."""
+        mixed = _is_of(self.operators, self.tenants)
+        return self.operators.removeprefix(self.tenants) if mixed else None
+
 
 @dataclass(frozen=True, slots=True)
 class Journey:
@@ -223,6 +229,11 @@ class Issuer:
         said = claims.get(rules.claim)
         words = [said] if isinstance(said, str) else said if isinstance(said, list) else []
         if rules.operators in words:
+            if rules.barred in tenants:
+                raise refused(
+                    f"'{rules.operators}' is the operators and the tenant '{rules.barred}':"
+                    " the manager needs another 'openid_operators'; sign in by a token until then"
+                )
             return "admin", None
         names = {w.removeprefix(rules.tenants) for w in words if _is_of(w, rules.tenants)} & tenants
         if len(names) == 1:
