@@ -14,6 +14,13 @@ static size_t frame_size(const struct sg_function *f, uint32_t stride)
     return HEADER + (size_t)f->slots * SG_LANES * sizeof(uint64_t) + (size_t)stride * SG_LANES;
 }
 
+/* Up to a multiple of the power of two, and at least to one of FRAME_ALIGN. */
+static uint32_t aligned(uint32_t at, uint32_t align)
+{
+    uint32_t past = (align > FRAME_ALIGN ? align : FRAME_ALIGN) - 1;
+    return (at + past) & ~past;
+}
+
 static bool charge(struct sg_grid *grid, size_t bytes)
 {
     if (__atomic_add_fetch(&grid->frame_bytes, bytes, __ATOMIC_RELAXED) <= MAX_FRAME_BYTES)
@@ -35,8 +42,8 @@ static struct sg_frame *new_frame(struct sg_grid *grid, size_t bytes)
 struct sg_frame *sg_frame_enter(struct sg_warp *w, const struct sg_function *function,
                                 struct sg_frame *parent, uint32_t lanes, CUresult *why)
 {
-    uint32_t stride = (function->frame_bytes + FRAME_ALIGN - 1) / FRAME_ALIGN * FRAME_ALIGN;
-    uint32_t base = parent ? parent->base + parent->stride : FRAME_ALIGN;
+    uint32_t stride = aligned(function->frame_bytes, FRAME_ALIGN);
+    uint32_t base = aligned(parent ? parent->base + parent->stride : 1, function->frame_align);
     uint32_t depth = parent ? parent->depth + 1 : 0;
     *why = CUDA_ERROR_HARDWARE_STACK_ERROR;
     if (depth > SG_MAX_DEPTH || stride > SG_MAX_LOCAL || base > SG_MAX_LOCAL - stride)

@@ -117,6 +117,8 @@ static uint32_t frame_take(struct sg_parser *p, uint64_t bytes, uint32_t align)
     if (bytes > SG_MAX_FRAME || at > SG_MAX_FRAME - bytes)
         sg_fail(p, p->token.line, "more than %u bytes of local memory", SG_MAX_FRAME);
     p->function->frame_bytes = (uint32_t)(at + bytes);
+    if (p->function->frame_align < align)
+        p->function->frame_align = align;
     return (uint32_t)at;
 }
 

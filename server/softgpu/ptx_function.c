@@ -311,6 +311,7 @@ static void definition_parse(struct sg_parser *p, const struct sg_token *name,
         sg_fail(p, name->line, "'%s' is defined twice", f->info.name);
     f->slots = scratch->slots;
     f->frame_bytes = scratch->frame_bytes;
+    f->frame_align = scratch->frame_align;
     f->defined = true;
     f->start = p->module->code_count;
     p->function = f;

@@ -251,10 +251,10 @@ struct sg_function {
     uint32_t index; /* among all functions of the module */
     uint32_t line;
     bool entry, defined, called;
-    uint8_t builtin; /* enum sg_builtin */
-    uint32_t start;  /* pc */
-    uint32_t slots;  /* registers, 8 bytes each */
-    uint32_t frame_bytes;
+    uint8_t builtin;                   /* enum sg_builtin */
+    uint32_t start;                    /* pc */
+    uint32_t slots;                    /* registers, 8 bytes each */
+    uint32_t frame_bytes, frame_align; /* local memory; the strictest of its variables, or 0 */
     uint32_t result_count, argument_count;
     struct sg_formal *results, *arguments;
     struct sg_index_list callees, shared_used; /* functions and shared variables named here */

@@ -103,6 +103,35 @@ ld.u64 %d0, [%to];
 isspacep.local %d1, %to; }"""
 
 
+#: Of two frames, the first with as much before it as is not aligned.
+ALIGNED = """.func (.param .b64 low) inner(.param .b64 one)
+{
+.local .align 512 .b8 array[24];
+.reg .b64 %v, %at;
+ld.param.u64 %v, [one];
+mov.u64 %at, array;
+and.b64 %at, %at, 511;
+add.u64 %v, %v, %at;
+st.param.u64 [low], %v;
+ret;
+}"""
+
+ALIGNED_CALL = """{ .local .align 4 .b8 odd[20];
+.local .align 256 .b8 array[40];
+.reg .b64 %at;
+.param .b64 p0; .param .b64 back;
+mov.u64 %at, array;
+cvta.local.u64 %x0, %at;
+and.b64 %x0, %x0, 255;
+mov.u64 %x1, odd;
+and.b64 %x1, %x1, 3;
+add.u64 %x0, %x0, %x1;
+add.u64 %x0, %x0, %a0;
+st.param.u64 [p0], %x0;
+call.uni (back), inner, (p0);
+ld.param.u64 %d0, [back]; }"""
+
+
 TWICE = """.func (.param .b64 sum) twice(.param .b64 one, .param .b32 count)
 {
 .reg .b64 %v, %w;
@@ -151,6 +180,14 @@ def flow() -> Iterator[Case]:
     yield Case("a loop of other lengths", COLLATZ, ("x32",), ("b32", "b32"))
     yield Case("brx.idx", TABLE, ("x32", "x32"))
     yield Case("an array in local memory", LOCAL, ("x32", "x64", "x32"), ("b64", "pred"))
+    yield Case(
+        "local memory is aligned as it says",
+        ALIGNED_CALL,
+        ("x64",),
+        ("b64",),
+        declarations=ALIGNED,
+        formula=lambda values: [(value,) for (value,) in values],
+    )
     inputs = ("x64", "x32")
     yield Case("call", CALL, inputs, ("b64",), declarations=TWICE)
     yield Case("call through a pointer", INDIRECT, inputs, ("b64",), declarations=TWICE)
