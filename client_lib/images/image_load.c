@@ -14,6 +14,7 @@
 #include "image.h"
 #include "jit_options.h"
 #include "module.h"
+#include "trace.h"
 
 CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image *image,
                        const unsigned char hash[32])
@@ -92,6 +93,36 @@ static CUresult load_pieces(const struct gpc_route *on, const struct gpc_load *l
     return r;
 }
 
+/* Of each kind the first: a program may try many. */
+static bool first_of(CUresult r)
+{
+    static uint32_t told;
+    uint32_t kind = r == CUDA_ERROR_NO_BINARY_FOR_GPU ? 1 : r == CUDA_ERROR_INVALID_PTX ? 2 : 0;
+    return kind && !(__atomic_fetch_or(&told, kind, __ATOMIC_RELAXED) & kind);
+}
+
+/* Programs that launch its kernels without looking at errors go on with wrong results, and none but
+ * the driver knows what is missing. Where the program has no log for its words, they are asked for
+ * by sending the image again, if that costs little, and said here. */
+static void tell_refused(const struct gpc_route *on, uint16_t op, const struct gpc_load *load,
+                         bool as_library, const struct gpc_image *image, CUresult refused)
+{
+    char words[512] = "";
+    void *size = (void *)(uintptr_t)sizeof words;
+    struct gpc_jit_options logged = {.error = words, .error_size = &size};
+    uint64_t id = 0;
+    logged.error_room = sizeof words;
+    if (image->total <= GP_IMAGE_EAGER &&
+        load_pieces(on, load, as_library, image, &logged, &id) != refused)
+        words[0] = '\0';
+    words[strcspn(words, "\r\n")] = '\0';
+    gpc_log(GPC_LOG_WARN,
+            "%s: %s: %s; its kernels do not run, and what a program that ignores errors computes"
+            " with them is wrong",
+            gp_op_table[op].name, gpc_result_name(refused),
+            words[0] ? words : "the image has neither machine code nor PTX that this GPU takes");
+}
+
 CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gpc_load *load,
                         bool as_library, uint64_t *id)
 {
@@ -111,6 +142,8 @@ CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gp
             : load_pieces(on, load, as_library, &first, &options, id);
     if (r == CUDA_ERROR_NO_BINARY_FOR_GPU && image.count > 1)
         r = load_pieces(on, load, as_library, &image, &options, id);
+    if (!options.error_room && first_of(r))
+        tell_refused(on, op, load, as_library, &first, r);
     gpc_image_release(&image);
     return r;
 }

@@ -85,6 +85,15 @@ def test_cupy(name: str, server: PoolServer, cupy: CuPy) -> None:
     assert result.stdout.splitlines()[-1] == f"PASS {name}", result.explain()
 
 
+def test_machine_code_alone_is_told(server: PoolServer, cupy: CuPy) -> None:
+    """CuPy looks at no error of its CUB, and goes on with sums that nobody has made."""
+    env = {**cupy.env, "CUPY_ACCELERATORS": "cub"}
+    result = server.run(cupy.command("reductions"), "shm", PATIENCE, **env)
+    assert result.returncode != 0, result.explain()
+    (line,) = result.own_lines()
+    assert "CUDA_ERROR_NO_BINARY_FOR_GPU" in line, result.explain()
+
+
 def test_cupy_over_the_network(server: PoolServer, cupy: CuPy) -> None:
     command = cupy.command("elementwise", "pinned_memory", "memory_pool")
     result = server.run(command, "tcp", PATIENCE, **cupy.env)

@@ -73,6 +73,13 @@ def test_a_program_calls_what_frameworks_do(name: str, calls: Counter[str]) -> N
     assert calls[name] > 0, "no driver program calls it: add it to driver_profile.c"
 
 
+def test_code_that_a_gpu_does_not_take_is_told(toolchain: Toolchain, server: PoolServer) -> None:
+    """Once, with the driver's words: a program that looks at no error says nothing itself."""
+    result = server.run([str(toolchain.driver_program("driver_jit"))])
+    (line,) = result.own_lines()
+    assert "cuModuleLoadData: CUDA_ERROR_INVALID_PTX: line 6" in line, result.explain()
+
+
 @pytest.mark.parametrize("program", CARD_PROGRAMS, ids=lambda p: str(p.name))
 def test_what_the_soft_gpu_refuses(
     program: Program, toolchain: Toolchain, make_server: MakeServer
