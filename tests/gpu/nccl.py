@@ -1,12 +1,13 @@
 """PyTorch's data-parallel training by our libnccl.so.2, held against two GPUs of one's own.
 
-    python tests/gpu/nccl.py --out DIR [--only PROGRAM ...] [--ways shm tcp hosts]
+    python tests/gpu/nccl.py --out DIR [--ranks 2] [--only PROGRAM ...] [--ways shm tcp hosts]
 
 Losses must be those of a native run; the bandwidth of an all-reduce of 256 MiB is shown beside the
 native one, and must be 0.95 of it over shared memory. `scaling` shows what of a rank's own speed is
 left when both train. `hosts`: two servers, a GPU each, as if they were two hosts; the bytes of the
-collectives must not pass the ranks themselves. With fewer than two GPUs, or without PyTorch, it
-says `skipped`. The exit code is 1 if any row failed.
+collectives must not pass the ranks themselves. `--ranks 1`: a job of one rank on one GPU, whose
+NCCL connects to itself. With fewer GPUs, or without PyTorch, it says `skipped`. The exit code is 1
+if any row failed.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def read(said: list[str], codes: list[int]) -> Row:
 
 
 def run_torchrun(given: argparse.Namespace, name: str, env: dict[str, str]) -> Row:
-    command = [given.python, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [given.python, "-m", "torch.distributed.run", "--nproc-per-node", str(given.ranks)]
     command += ["--master-port", str(free_port()), str(HERE / "nccl_programs.py"), name]
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, timeout=given.limit, check=False
@@ -123,7 +124,7 @@ def compare(given: argparse.Namespace, way: str, native: dict[str, Row]) -> list
     if way == "hosts":  # without a pool no lease joins the jails of two servers
         settings = [{**own, "devices": n, "confinement": "off"} for n in ("0", "1")]
     else:
-        settings = [{**own, "devices": "0,1"}]
+        settings = [{**own, "devices": "0,1" if given.ranks > 1 else "0"}]
     servers = [PoolServer("cuda", **each) for each in settings]
     rows = []
     try:
@@ -159,13 +160,18 @@ def find_nccl(python: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
-    parser.add_argument("--only", nargs="+", choices=tuple(PROGRAMS), default=list(PROGRAMS))
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ranks", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--only", nargs="+", choices=tuple(PROGRAMS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS)
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one program")
     given = parser.parse_args()
-    if (count := cards()) < 2:
-        print(f"nccl: skipped: two GPUs are needed, this machine has {count}")
+    given.only = given.only or (list(PROGRAMS) if given.ranks > 1 else ["ddp"])
+    given.ways = given.ways or (list(WAYS) if given.ranks > 1 else ["shm", "tcp"])
+    if given.ranks == 1 and "hosts" in given.ways:
+        parser.error("one rank is on one host")
+    if (count := cards()) < given.ranks:
+        print(f"nccl: skipped: {given.ranks} GPUs are needed, this machine has {count}")
         return 0
     if subprocess.run([given.python, "-c", "import torch"], check=False).returncode != 0:
         print(f"nccl: skipped: {given.python} has no PyTorch")
