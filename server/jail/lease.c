@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@
 #include "close_range.h"
 #include "ids.h"
 #include "links.h"
+#include "loopback.h"
 
 /* Seconds that a holder stays without a worker: the next may be about to come. */
 #define EMPTY_SECONDS 30
@@ -110,24 +112,38 @@ static void namespaces_make(const struct gpj_description *d, struct made *made)
     }
 }
 
+static time_t seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
 /* Whoever is here besides this process; as the first of a pid namespace it sees no others. */
 static bool alone(bool has_pid)
 {
     return has_pid && kill(-1, 0) != 0 && errno == ESRCH;
 }
 
-static void hold(bool has_pid) __attribute__((noreturn));
-static void hold(bool has_pid)
+static void hold(bool has_pid, int door) __attribute__((noreturn));
+static void hold(bool has_pid, int door)
 {
-    struct timespec second = {1, 0};
+    struct pollfd asked = {.fd = door, .events = POLLIN}; /* -1: nobody can */
     char why[160];
     signal(SIGCHLD, SIG_IGN); /* what workers leave behind */
     prctl(PR_SET_NAME, "gpupool-lease");
     gpj_capabilities_drop(why, sizeof why);
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* workers cannot look into it, whatever their user */
-    for (int empty = 0; empty < EMPTY_SECONDS; empty = alone(has_pid) ? empty + 1 : 0)
-        nanosleep(&second, NULL);
+    for (time_t now, looked = 0, since = 0; !since || now - since < EMPTY_SECONDS;) {
+        if (poll(&asked, 1, 1000) == 1)
+            gp_loopback_serve(door);
+        now = seconds();
+        if (now == looked)
+            continue;
+        looked = now;
+        since = !alone(has_pid) ? 0 : since ? since : now;
+    }
     _exit(0);
 }
 
@@ -144,7 +160,9 @@ static void holder_main(const struct gpj_description *d, bool has_pid, int errno
     made.error[0] = errno_of_pid;
     if (read(go, &byte, 1) != 1) /* the starter has written its ids, or has failed */
         _exit(1);
+    ino_t host = gpj_namespace("net");
     namespaces_make(d, &made);
+    bool own_network = gpj_namespace("net") != host;
     if (write(ready, &made, sizeof made) != sizeof made)
         _exit(1);
     while (read(go, &byte, 1) > 0)
@@ -152,7 +170,7 @@ static void holder_main(const struct gpj_description *d, bool has_pid, int errno
     gp_close_range(0, ~0u);
     if (open("/dev/null", O_RDWR) != 0 || dup(0) != 1 || dup(0) != 2)
         _exit(1);
-    hold(has_pid);
+    hold(has_pid, own_network ? gp_loopback_open() : -1);
 }
 
 /* --- the starter --------------------------------------------------------------- */

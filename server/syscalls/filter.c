@@ -79,7 +79,7 @@ static int narrow_filter(void)
 /*
  * A worker may be in a network of its own and hold a connection of the host's, its client's. No
  * network namespace binds that, so nothing may turn it to somebody else: connect() would, and so
- * would what is sent with MSG_FASTOPEN.
+ * would what is sent with MSG_FASTOPEN. On its own loopback it connects by loopback.h.
  */
 static int no_connect_filter(void)
 {

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,10 @@ import pytest
 from gpupool_common import paths
 from harness import PoolServer
 from ranks import Ranks, fake_nccl
+from test_jail import confinement
+from toolchain import Toolchain
+
+MakeServer = Callable[..., PoolServer]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make every layer")
 
@@ -79,3 +83,16 @@ def test_the_script_for_real_gpus_on_soft_ones() -> None:
     assert lines[-1] == "jail_two: ok"
     assert f"required user of lease, both GPUs   rank 1 all-reduce: {REDUCED}" in lines
     assert f"shown    user of worker, its own GPU rank 0 all-reduce: {ANOTHERS}" in lines
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_alone_connects_to_itself(
+    make_server: MakeServer, toolchain: Toolchain, transport: str
+) -> None:
+    """NCCL does, and a worker with one GPU and no other host may not connect by itself."""
+    server = make_server()
+    layers = confinement(server)
+    assert (layers["net"], layers["seccomp"]) == ("on", "on")
+    result = server.run([str(toolchain.driver_program("nccl_one"))], transport)
+    assert (result.returncode, result.stdout) == (0, "PASS nccl_one\n"), result.explain()
+    assert "was refused" not in server.log.read_text()
