@@ -8,7 +8,9 @@ The server alone writes there, and writes what it has hashed itself. Workers may
 their own tenant: nobody learns, by an answer or by how long it takes, what another tenant has.
 
 All together have ``limit`` bytes. Where one more does not fit, the file goes that was used longest
-ago of the tenant that has most: who has less than its part loses nothing to others.
+ago of the tenant that has most: who has less than its part loses nothing to others. What nobody has
+used for :data:`UNUSED_SECONDS` goes anyhow, with folders that are empty then: else tenants that
+have gone, or are of a pool that has another address now, would keep their parts for ever.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ import hashlib
 import os
 import re
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "images"
 MOST_BYTES = 1 << 32  #: of one image, as proto/wire/fatbin.h has it
 PIECE = 1 << 20
+UNUSED_SECONDS = 30 * 24 * 3600.0
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _OWNER = re.compile(r"[0-9a-f]{32}")
@@ -83,6 +87,7 @@ class ImageStore:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)  # for workers of any user; nobody else gets so far
+        os.utime(folder)
         return folder
 
     def used(self, folder: Path, name: str) -> None:
@@ -99,8 +104,8 @@ class ImageStore:
             self.used(folder, name)
             return
         _check_source(source, size)
-        (folder / name).unlink(missing_ok=True)  # damaged: it takes no room from others
-        self._make_room(folder, size)
+        # What is there is damaged, or the worker lies: what has the hash replaces it, or it stays.
+        self._make_room(folder, size, folder / name)
         draft = folder / f"{name}{_DRAFT}"
         draft.unlink(missing_ok=True)
         try:
@@ -119,8 +124,23 @@ class ImageStore:
             return [path for path in self._folder.iterdir() if _OWNER.fullmatch(path.name)]
         return []
 
-    def _make_room(self, folder: Path | None, size: int) -> None:
-        files = {owner: _files(owner) for owner in self._owners()}
+    def _forget_unused(self) -> None:
+        before = time.time() - UNUSED_SECONDS
+        for folder in self._owners():
+            for file in _files(folder):
+                if file.used < before:
+                    file.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty, or its tenant comes just now
+                if folder.stat().st_mtime < before:
+                    folder.rmdir()
+
+    def _make_room(self, folder: Path | None, size: int, instead: Path | None = None) -> None:
+        """For a file of ``size`` bytes in a folder, in the place of another that may be there."""
+        self._forget_unused()
+        files = {
+            owner: [file for file in _files(owner) if file.path != instead]
+            for owner in self._owners()
+        }
         has = {owner: sum(file.size for file in own) for owner, own in files.items()}
         if folder is not None:
             has[folder] = has.get(folder, 0) + size

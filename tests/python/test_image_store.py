@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from gpupool_server.image_store import ImageError, ImageStore
+from gpupool_server.image_store import UNUSED_SECONDS, ImageError, ImageStore
 
 KIB = 1 << 10
 
@@ -29,14 +30,16 @@ class Kept:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.store = ImageStore(folder / "images", limit)
-        self._clock = 1_000_000_000
+        self._clock = int(time.time()) - 1000
 
     def folder(self, tenant: str, pool: str | None = None) -> Path:
         return self.store.folder_of(pool, tenant)
 
-    def put(self, tenant: str, data: bytes, name: str = "", size: int = 0) -> Path:
+    def put(
+        self, tenant: str, data: bytes, name: str = "", size: int = 0, pool: str | None = None
+    ) -> Path:
         source = memory(data)
-        folder, name = self.folder(tenant), name or name_of(data)
+        folder, name = self.folder(tenant, pool), name or name_of(data)
         try:
             self.store.keep(folder, name, size or len(data), source)
         finally:
@@ -142,6 +145,46 @@ def test_what_was_damaged_is_replaced(kept: Kept) -> None:
     path = kept.put("red", b"image")
     path.write_bytes(b"other")
     assert kept.put("red", b"image").read_bytes() == b"image"
+
+
+@pytest.mark.parametrize("size", [5, 4096])
+def test_a_lie_removes_nothing(kept: Kept, size: int) -> None:
+    """A file goes only where another of its hash comes: not for a size that it cannot have."""
+    path = kept.put("red", b"image of mine")
+    source = memory(b"2" * 4096)
+    with pytest.raises(ImageError, match="not what its hash says"):
+        kept.store.keep(path.parent, path.name, size, source)
+    os.close(source)
+    assert path.read_bytes() == b"image of mine"
+
+
+def test_what_is_replaced_takes_no_room_from_others(kept: Kept) -> None:
+    other, path = kept.put("red", b"1" * 4 * KIB), kept.put("red", b"2" * 5 * KIB)
+    path.write_bytes(b"3" * 5 * KIB)
+    assert kept.put("red", b"2" * 5 * KIB).read_bytes() == b"2" * 5 * KIB
+    assert other.exists()
+    assert kept.store.bytes == 9 * KIB
+
+
+def test_what_nobody_uses_goes(kept: Kept) -> None:
+    """Of tenants that have gone, of pools at other addresses: they kept their parts for ever."""
+    gone = kept.put("red", b"1" * KIB, pool="tcp://before:1")
+    lasting = kept.put("red", b"2" * KIB, pool="tcp://before:2")
+    used, unused = kept.put("blue", b"3" * KIB), kept.put("blue", b"4" * KIB)
+    empty = kept.folder("green")
+    now = time.time()
+    for path in (gone, unused, gone.parent, empty):
+        os.utime(path, (now - UNUSED_SECONDS - 60,) * 2)
+    for path in (lasting, used):
+        os.utime(path, (now - UNUSED_SECONDS + 60,) * 2)
+    kept.store.tidy()
+    assert lasting.exists() and used.exists() and not unused.exists()
+    assert not empty.exists()
+    assert kept.store.bytes == 2 * KIB
+    os.utime(gone.parent, (now - UNUSED_SECONDS - 60,) * 2)  # it was changed by the first time
+    kept.store.tidy()
+    assert not gone.parent.exists()
+    assert kept.put("green", b"5" * KIB).exists(), "who comes back begins anew"
 
 
 def test_a_full_disk_keeps_nothing(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
