@@ -7,6 +7,21 @@
  * need not be moved. */
 #define LONG_BYTES ((size_t)64 << 10)
 
+static void taken(struct tcp_frames *f, size_t size)
+{
+    f->at += size;
+    if (f->at == f->end)
+        f->at = f->end = 0;
+}
+
+int tcp_frames_note(struct tcp_frames *f, struct stripe_note *note)
+{
+    int rc = stripe_note_read(f->bytes + f->at, f->end - f->at, note);
+    if (rc == 0)
+        taken(f, sizeof *note);
+    return rc;
+}
+
 int tcp_frames_next(struct tcp_frames *f, const void **message, size_t *size)
 {
     size_t length;
@@ -21,10 +36,8 @@ int tcp_frames_next(struct tcp_frames *f, const void **message, size_t *size)
 
 void tcp_frames_release(struct tcp_frames *f)
 {
-    f->at += f->held;
+    taken(f, f->held);
     f->held = 0;
-    if (f->at == f->end)
-        f->at = f->end = 0;
 }
 
 void *tcp_frames_space(struct tcp_frames *f, size_t *room)

@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #include "transport/batch.h"
+#include "transport/tcp_stripe.h"
 
 /* Room for the longest message, and for many small ones at once. */
 #define FRAMES_ROOM (GP_BATCH_MAX + ((size_t)256 << 10))
@@ -19,6 +20,8 @@ struct tcp_frames {
     size_t held;          /* bytes at `at` that are lent out */
 };
 
+/* Take the note that is next: 0, -EAGAIN what is next is none or has not all come, -EPROTO. */
+int tcp_frames_note(struct tcp_frames *f, struct stripe_note *note);
 /* Lend the next message: 0, -EAGAIN it has not all come, -EPROTO it is none. */
 int tcp_frames_next(struct tcp_frames *f, const void **message, size_t *size);
 /* It is given back. */

@@ -11,17 +11,36 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The next message of all that there is, as the format says. */
+#define NOTE 1
+
+static int reference_note(const uint32_t head[2])
+{
+    uint32_t least = head[1] == STRIPE_NOTE_LANES ? 2 : 1u << 18;
+    uint32_t most = head[1] == STRIPE_NOTE_LANES ? 8 : GP_MESSAGE_MAX;
+    return head[0] >= least && head[0] <= most ? NOTE : -EPROTO;
+}
+
+/* The next message or note of all that there is, as the format says. */
 static int reference_next(const uint8_t *bytes, size_t size, size_t *at, size_t *length)
 {
     uint32_t head[2];
     if (size - *at < sizeof head)
         return -EAGAIN;
     memcpy(head, bytes + *at, sizeof head);
+    if (head[1] == STRIPE_NOTE_LANES || head[1] == STRIPE_NOTE_MESSAGE)
+        return reference_note(head);
     if (head[1] != GP_BATCH_MESSAGE || head[0] < 16 || head[0] > GP_MESSAGE_MAX)
         return -EPROTO;
     *length = head[0];
     return size - *at - sizeof head < ((size_t)head[0] + 7) / 8 * 8 ? -EAGAIN : 0;
+}
+
+/* 0 a message, NOTE, or why there is none. */
+static int either_next(struct tcp_frames *f, const void **message, size_t *length)
+{
+    struct stripe_note note;
+    int rc = tcp_frames_note(f, &note);
+    return rc == 0 ? NOTE : rc == -EPROTO ? rc : tcp_frames_next(f, message, length);
 }
 
 /* Take all that can be taken; whether the stream goes on. */
@@ -30,9 +49,15 @@ static int messages_check(struct tcp_frames *f, const uint8_t *data, size_t give
     const void *message;
     size_t length, expected = 0;
     int rc;
-    while ((rc = tcp_frames_next(f, &message, &length)) == 0) {
-        if (reference_next(data, given, at, &expected) != 0 || expected != length ||
-            (uintptr_t)message % 8 != 0 || memcmp(message, data + *at + 8, length) != 0)
+    while ((rc = either_next(f, &message, &length)) >= 0) {
+        if (rc != reference_next(data, given, at, &expected))
+            abort();
+        if (rc == NOTE) {
+            *at += sizeof(struct stripe_note);
+            continue;
+        }
+        if (expected != length || (uintptr_t)message % 8 != 0 ||
+            memcmp(message, data + *at + 8, length) != 0)
             abort();
         *at += gp_batch_room(length);
         tcp_frames_release(f);
