@@ -1,4 +1,4 @@
-#include "transport/door.h"
+#include "transport/door_internal.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,7 +19,6 @@
 #include "transport/support.h"
 #include "wire/hmac.h"
 
-#define DOOR_MAGIC "gpupool-door/1"
 /* How long somebody may be connected without a knock: one's first bytes are one. */
 #define VISIT_NS 2000000000
 /* Of one address at once, while there is no room for others. */
@@ -27,18 +26,6 @@
 #define ACCEPT_BURST 64
 /* Who connects while nobody looks waits in the kernel. */
 #define BACKLOG 1024
-
-struct knock {
-    char magic[16];
-    unsigned char nonce[DOOR_NONCE_BYTES];
-    unsigned char proof[DOOR_PROOF_BYTES];
-};
-
-struct answer {
-    char magic[16];
-    unsigned char body[DOOR_BODY_BYTES];
-    unsigned char proof[DOOR_PROOF_BYTES];
-};
 
 struct visitor {
     int fd;
@@ -55,30 +42,15 @@ struct door {
     struct visitor visitors[DOOR_VISITORS]; /* oldest first */
     struct visitor guest;                   /* fd -1: none */
     bool guest_lent;                        /* others speak to it */
+    bool queues;                            /* who knocks while there is a guest waits */
 };
 
-/* --- proofs --------------------------------------------------------------- */
-
-enum proof_of { PROOF_KNOCK, PROOF_ANSWER, PROOF_GREETING, PROOF_CONFIRM, PROOF_KEY };
-
-/* They differ, so that none can be sent back as another. */
-static void prove(const unsigned char *word, enum proof_of what, const unsigned char *nonce,
-                  const void *body, size_t body_size, unsigned char proof[DOOR_PROOF_BYTES])
-{
-    static const char *const names[] = {
-        [PROOF_KNOCK] = "knock",     [PROOF_ANSWER] = "answer", [PROOF_GREETING] = "greeting",
-        [PROOF_CONFIRM] = "confirm", [PROOF_KEY] = "key",
-    };
-    char label[24 + DOOR_NONCE_BYTES] = "";
-    snprintf(label, 24, "gpupool door %s", names[what]);
-    memcpy(label + 24, nonce, DOOR_NONCE_BYTES);
-    gp_hmac(word, DOOR_WORD_BYTES, label, sizeof label, body, body_size, proof);
-}
+/* --- visitors' knocks --------------------------------------------------------- */
 
 static bool knock_right(const struct door *d, const struct knock *k)
 {
     unsigned char proof[DOOR_PROOF_BYTES];
-    prove(d->word, PROOF_KNOCK, k->nonce, NULL, 0, proof);
+    door_prove(d->word, PROOF_KNOCK, k->nonce, NULL, 0, proof);
     return memcmp(k->magic, DOOR_MAGIC, sizeof DOOR_MAGIC) == 0 &&
            gp_bytes_same(proof, k->proof, sizeof proof);
 }
@@ -86,7 +58,7 @@ static bool knock_right(const struct door *d, const struct knock *k)
 /* --- addresses ------------------------------------------------------------ */
 
 /* As ZeroMQ writes it. A dual socket's view of an IPv4 address is that address. */
-static void host_show(const struct sockaddr_storage *a, char out[DOOR_HOST_MAX])
+void door_host_show(const struct sockaddr_storage *a, char out[DOOR_HOST_MAX])
 {
     const struct sockaddr_in6 *six = (const void *)a;
     const struct sockaddr_in *four = (const void *)a;
@@ -133,7 +105,7 @@ static void endpoint_show(int fd, char *endpoint, size_t size)
     socklen_t length = sizeof a;
     char host[DOOR_HOST_MAX];
     getsockname(fd, (void *)&a, &length);
-    host_show(&a, host);
+    door_host_show(&a, host);
     in_port_t port = a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port
                                             : ((struct sockaddr_in6 *)&a)->sin6_port;
     snprintf(endpoint, size, "%s://%s:%u", name, host, (unsigned)ntohs(port));
@@ -208,12 +180,28 @@ void door_close(struct door *d)
         close(d->visitors[i].fd);
     door_guest_drop(d);
     close(d->fd);
+    explicit_bzero(d->word, sizeof d->word);
     free(d);
 }
 
 const unsigned char *door_word(const struct door *d)
 {
     return d->word;
+}
+
+void door_queue(struct door *d)
+{
+    d->queues = true;
+}
+
+void door_reword(struct door *d, const unsigned char word[DOOR_WORD_BYTES])
+{
+    memcpy(d->word, word, sizeof d->word);
+}
+
+void door_hush(struct door *d)
+{
+    shutdown(d->fd, SHUT_RDWR);
 }
 
 /* --- visitors ------------------------------------------------------------- */
@@ -264,6 +252,8 @@ static void visitors_accept(struct door *d)
 /* -EAGAIN it may still say something, -EPIPE it has gone, 0 it has said all. */
 static int visitor_hear(struct visitor *v)
 {
+    if (v->got == sizeof v->knock)
+        return 0;
     ssize_t n = recv(v->fd, (char *)&v->knock + v->got, sizeof v->knock - v->got, 0);
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? -EAGAIN : -EPIPE;
@@ -286,6 +276,8 @@ static void visitors_hear(struct door *d)
     for (unsigned i = 0; i < d->count;) {
         struct visitor *v = &d->visitors[i];
         int rc = visitor_hear(v);
+        if (rc == 0 && d->queues && d->guest.fd >= 0)
+            rc = -EAGAIN; /* the word may be another when it is his turn */
         if (rc == 0 && knock_right(d, &v->knock) && d->guest.fd < 0) {
             d->guest = *v;
             d->guest.since = now;
@@ -309,6 +301,13 @@ void door_serve(struct door *d)
     visitors_hear(d);
 }
 
+/* Who has said all is not waited for. */
+static struct pollfd visitor_item(const struct visitor *v)
+{
+    short events = v->got == sizeof v->knock ? 0 : POLLIN;
+    return (struct pollfd){.fd = v->fd, .events = events};
+}
+
 int door_items(const struct door *d, struct pollfd *items)
 {
     int count = 0;
@@ -316,7 +315,7 @@ int door_items(const struct door *d, struct pollfd *items)
     if (d->guest.fd >= 0)
         items[count++] = (struct pollfd){.fd = d->guest.fd, .events = POLLIN};
     for (unsigned i = 0; i < d->count; i++)
-        items[count++] = (struct pollfd){.fd = d->visitors[i].fd, .events = POLLIN};
+        items[count++] = visitor_item(&d->visitors[i]);
     return count;
 }
 
@@ -332,12 +331,9 @@ int64_t door_guest_age(const struct door *d)
     return gp_clock_ns() - d->guest.since;
 }
 
-static void greeting_nonce(const unsigned char *word, const unsigned char *nonce,
-                           unsigned char out[DOOR_NONCE_BYTES])
+const unsigned char *door_guest_nonce(const struct door *d)
 {
-    unsigned char proof[DOOR_PROOF_BYTES];
-    prove(word, PROOF_GREETING, nonce, NULL, 0, proof);
-    memcpy(out, proof, DOOR_NONCE_BYTES);
+    return d->guest.knock.nonce;
 }
 
 void door_guest_names(const struct door *d, char theirs[DOOR_HOST_MAX], char ours[DOOR_HOST_MAX],
@@ -345,17 +341,17 @@ void door_guest_names(const struct door *d, char theirs[DOOR_HOST_MAX], char our
 {
     struct sockaddr_storage a = {0};
     socklen_t length = sizeof a;
-    host_show(&d->guest.from, theirs);
+    door_host_show(&d->guest.from, theirs);
     getsockname(d->guest.fd, (void *)&a, &length);
-    host_show(&a, ours);
-    greeting_nonce(d->word, d->guest.knock.nonce, nonce);
+    door_host_show(&a, ours);
+    door_nonce_of_greeting(d->word, d->guest.knock.nonce, nonce);
 }
 
 int door_answer(struct door *d, const unsigned char *body, size_t size)
 {
     struct answer a = {.magic = DOOR_MAGIC};
     memcpy(a.body, body, size);
-    prove(d->word, PROOF_ANSWER, d->guest.knock.nonce, a.body, size, a.proof);
+    door_prove(d->word, PROOF_ANSWER, d->guest.knock.nonce, a.body, size, a.proof);
     /* It is the first that is sent there, so there is room for it. */
     return send(d->guest.fd, &a, sizeof a, MSG_NOSIGNAL) == (ssize_t)sizeof a ? 0 : -EPIPE;
 }
@@ -375,7 +371,7 @@ void door_guest_release(struct door *d)
 void door_guest_expects(const struct door *d, const unsigned char body[DOOR_BODY_BYTES],
                         unsigned char proof[DOOR_PROOF_BYTES])
 {
-    prove(d->word, PROOF_CONFIRM, d->guest.knock.nonce, body, DOOR_BODY_BYTES, proof);
+    door_prove(d->word, PROOF_CONFIRM, d->guest.knock.nonce, body, DOOR_BODY_BYTES, proof);
 }
 
 void door_guest_drop(struct door *d)
@@ -383,93 +379,4 @@ void door_guest_drop(struct door *d)
     if (d->guest.fd >= 0)
         close(d->guest.fd);
     door_guest_release(d);
-}
-
-/* --- the other side ------------------------------------------------------- */
-
-static int answer_wait(int fd, int64_t deadline, struct answer *a)
-{
-    size_t got = 0;
-    while (got < sizeof *a) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        int left = gp_deadline_left_ms(deadline, 1000);
-        if (left == 0)
-            return -ETIMEDOUT;
-        if (poll(&p, 1, left) <= 0)
-            continue;
-        ssize_t n = recv(fd, (char *)a + got, sizeof *a - got, 0);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return got ? -EPROTO : -EAGAIN;
-        if (n > 0)
-            got += (size_t)n;
-        size_t known = got < sizeof DOOR_MAGIC ? got : sizeof DOOR_MAGIC;
-        if (memcmp(a->magic, DOOR_MAGIC, known) != 0)
-            return -EPROTO;
-    }
-    return 0;
-}
-
-int door_hear_answer(const struct door_knocked *k, const unsigned char *word, int64_t deadline,
-                     size_t size, unsigned char body[DOOR_BODY_BYTES])
-{
-    unsigned char proof[DOOR_PROOF_BYTES];
-    struct answer a;
-    int rc = answer_wait(k->fd, deadline, &a);
-    if (rc)
-        return rc;
-    prove(word, PROOF_ANSWER, k->nonce, a.body, size, proof);
-    if (!gp_bytes_same(proof, a.proof, sizeof proof))
-        return -EPROTO;
-    memcpy(body, a.body, DOOR_BODY_BYTES);
-    return 0;
-}
-
-int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline,
-               struct door_knocked *out)
-{
-    struct knock k = {.magic = DOOR_MAGIC};
-    struct sockaddr_storage there = {0};
-    socklen_t length = sizeof there;
-    int fd = -1;
-    if (getrandom(k.nonce, sizeof k.nonce, 0) != (ssize_t)sizeof k.nonce)
-        return -EIO;
-    prove(word, PROOF_KNOCK, k.nonce, NULL, 0, k.proof);
-    int rc = gp_dial(endpoint, gp_deadline_left_ms(deadline, 1 << 30), &fd);
-    if (rc)
-        return rc;
-    if (send(fd, &k, sizeof k, MSG_NOSIGNAL) != (ssize_t)sizeof k ||
-        getpeername(fd, (void *)&there, &length) != 0) {
-        close(fd);
-        return -EAGAIN;
-    }
-    host_show(&there, out->host);
-    memcpy(out->nonce, k.nonce, sizeof out->nonce);
-    out->fd = fd;
-    return 0;
-}
-
-void door_greeting_nonce(const struct door_knocked *k, const unsigned char *word,
-                         unsigned char nonce[DOOR_NONCE_BYTES])
-{
-    greeting_nonce(word, k->nonce, nonce);
-}
-
-void door_confirm(const struct door_knocked *k, const unsigned char *word,
-                  const unsigned char body[DOOR_BODY_BYTES], unsigned char proof[DOOR_PROOF_BYTES])
-{
-    prove(word, PROOF_CONFIRM, k->nonce, body, DOOR_BODY_BYTES, proof);
-}
-
-void door_key(const unsigned char *word, unsigned char key[DOOR_PROOF_BYTES])
-{
-    static const unsigned char none[DOOR_NONCE_BYTES];
-    prove(word, PROOF_KEY, none, NULL, 0, key);
-}
-
-int door_word_read(const char *text, unsigned char word[DOOR_WORD_BYTES], struct gp_error *err)
-{
-    if (gp_hex_read(text, word, DOOR_WORD_BYTES) == 0)
-        return 0;
-    gp_error_set(err, "the word in the address (door=) must be 32 digits 0-9 a-f");
-    return -EINVAL;
 }

@@ -56,10 +56,19 @@ int door_answer(struct door *d, const unsigned char *body, size_t size);
 int door_guest_lend(struct door *d);
 /* It is let in: its connection is the caller's. */
 void door_guest_release(struct door *d);
+/* Its nonce, of which a client may have made the first DOOR_MARK_BYTES. */
+const unsigned char *door_guest_nonce(const struct door *d);
 /* What it has to show to confirm an answer of `body`. */
 void door_guest_expects(const struct door *d, const unsigned char body[DOOR_BODY_BYTES],
                         unsigned char proof[DOOR_PROOF_BYTES]);
 void door_guest_drop(struct door *d);
+
+/* Who knocks while there is a guest waits for his turn, as long as a visitor may. */
+void door_queue(struct door *d);
+/* From now on another word opens it. */
+void door_reword(struct door *d, const unsigned char word[DOOR_WORD_BYTES]);
+/* Wake whoever polls the door: nobody comes any more. From any thread. */
+void door_hush(struct door *d);
 
 /* The other side: connect and knock. The caller closes `fd`; a worker takes its end for the
  * client's. -EAGAIN it hung up, or as gp_dial. */
@@ -70,6 +79,11 @@ struct door_knocked {
 };
 int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline,
                struct door_knocked *out);
+/* Knock at a connection, which stays the caller's: `mark`, unless NULL, is how the nonce begins.
+ * `out` has no host. -EAGAIN, -EIO. */
+#define DOOR_MARK_BYTES 2
+int door_knock_at(int fd, const unsigned char *word, const unsigned char *mark,
+                  struct door_knocked *out);
 /* The answer, of which `size` bytes must be proved. -EAGAIN it hung up, -EPROTO it speaks
  * otherwise, -ETIMEDOUT. */
 int door_hear_answer(const struct door_knocked *k, const unsigned char *word, int64_t deadline,
@@ -79,6 +93,9 @@ void door_greeting_nonce(const struct door_knocked *k, const unsigned char *word
                          unsigned char nonce[DOOR_NONCE_BYTES]);
 void door_confirm(const struct door_knocked *k, const unsigned char *word,
                   const unsigned char body[DOOR_BODY_BYTES], unsigned char proof[DOOR_PROOF_BYTES]);
+/* A word that only these two have: who saw the answer `body` to this nonce, and knows the word. */
+void door_lanes_word(const unsigned char *word, const unsigned char nonce[DOOR_NONCE_BYTES],
+                     const unsigned char body[DOOR_BODY_BYTES], unsigned char out[DOOR_WORD_BYTES]);
 /* The key that both have for tls://. */
 void door_key(const unsigned char *word, unsigned char key[DOOR_PROOF_BYTES]);
 
