@@ -4,6 +4,7 @@
 
 #include "call.h"
 #include "captures.h"
+#include "completion.h"
 #include "export.h"
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
@@ -155,10 +156,24 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
     if (behind && is_independent(hStream, wire)) {
         r = fence(&on, hStream, wire, behind);
     } else if (!gpc_session_settled(&on)) {
-        r = gpc_wire_cuStreamSynchronize_on(&on, hStream);
+        r = gpc_complete_stream(&on, hStream);
         if (r == CUDA_SUCCESS)
             gpc_session_settle(&on, gpc_thread()->last_answer);
     }
+    return gpc_leave(r);
+}
+
+/* What a wait has seen to be over is so for whoever asks: what the worker records behind the work may
+ * still be under way over there. */
+GPC_EXPORT CUresult cuStreamQuery(CUstream hStream)
+{
+    uint64_t wire;
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamQuery, hStream);
+    if (r == CUDA_SUCCESS)
+        r = gpc_route_stream(&on, hStream, &wire);
+    if (r == CUDA_SUCCESS && !gpc_session_settled(&on))
+        r = gpc_wire_cuStreamQuery_on(&on, hStream);
     return gpc_leave(r);
 }
 

@@ -1,6 +1,6 @@
 /*
  * GPUPOOL_STATS=FILE: at exit, JSON with calls per function and mode, round
- * trips, bytes each way and time waited. Counting costs one relaxed add.
+ * trips, waits that the GPU ended, bytes each way and time waited. Counting costs one relaxed add.
  */
 #ifndef GPC_STATS_H
 #define GPC_STATS_H
@@ -9,6 +9,7 @@
 
 struct gpc_stats {
     uint64_t round_trips;
+    uint64_t gpu_waits; /* that the GPU ended: no round trips */
     uint64_t messages_sent;
     uint64_t bytes_sent;
     uint64_t bytes_received;

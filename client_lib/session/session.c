@@ -378,8 +378,9 @@ CUresult gpc_call_post(struct gpc_call *call)
 }
 
 /* Wait until the call is over, reading for everybody whenever nobody else does. */
-static void wait_for(struct gpc_session *s, const struct gpc_call *call)
+void gpc_call_await(const struct gpc_call *call)
 {
+    struct gpc_session *s = call->route.session;
     int cancel = gpc_cancel_off();
     pthread_mutex_lock(&s->wait_lock);
     while (call->state < GPC_CALL_DONE) {
@@ -404,19 +405,26 @@ CUresult gpc_call_begin(struct gpc_call *call)
     return r == CUDA_SUCCESS ? submit(call->route.session, call, true) : r;
 }
 
-CUresult gpc_call_finish(struct gpc_call *call)
+void gpc_call_waited(const struct gpc_call *call, uint64_t begin, bool gpu_told)
 {
-    uint64_t begin = gp_now_ns();
-    wait_for(call->route.session, call);
     GPC_STATS_ADD(waited_ns, gp_now_ns() - begin);
     if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
         gpc_timeline_wait("answer", begin);
     gpc_thread()->last_answer = call->seq;
     if (gp_op_table[call->request->op].deferred)
         gpc_thread()->may_end = true;
-    if (!call->part_of_one)
+    if (gpu_told)
+        GPC_STATS_ADD(gpu_waits, 1);
+    else if (!call->part_of_one)
         GPC_STATS_ADD(round_trips, 1);
     gpc_mapped_waited();
+}
+
+CUresult gpc_call_finish(struct gpc_call *call)
+{
+    uint64_t begin = gp_now_ns();
+    gpc_call_await(call);
+    gpc_call_waited(call, begin, false);
     for (unsigned i = 0; i < call->out_count; i++)
         if (call->out[i].own != call->out[i].to)
             gpc_managed_filled(call->out[i].own, call->out[i].got);

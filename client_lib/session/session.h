@@ -69,6 +69,8 @@ struct gpc_session {
     uint64_t busy_seq, tidied_seq;
     struct gpc_event_page *event_page; /* event_page.h; without a lock */
     bool event_page_wanted;
+    struct gpc_completions *completions; /* completion.h; without a lock */
+    unsigned completions_asked;          /* how often before there were any */
 
     pthread_mutex_t wait_lock; /* the waiting calls, and the right to read */
     pthread_cond_t wait_changed;
@@ -169,6 +171,8 @@ struct gpc_thread {
     uint8_t host_memory;               /* of which kind what it copies is, a gp_cupti_memory */
     int id, process;                   /* the kernel's names, once somebody asked (timeline.c) */
     uint64_t last_answer;              /* seq of the last call that was waited for */
+    int64_t spin_ns;                   /* so long it looks for what the GPU says (completion.c) */
+    bool has_spun;                     /* and has learned from that */
     bool may_end;                      /* it waited for the GPU: here cancellation is acted upon */
     bool own_calls;                    /* it sends what the application did not ask for */
     bool host_function;                /* it runs one */

@@ -189,7 +189,7 @@ static void a_place_lies_in_the_page(void **state)
 static void without_a_page_there_is_no_place(void **state)
 {
     (void)state;
-    memory.event_page = (struct gpw_event_page){.open = false};
+    memory.event_page = (struct gpw_gpu_page){.open = false};
     assert_int_equal(record(1, 1), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(gpu.recorded, 0);
 }
@@ -234,10 +234,10 @@ static void nothing_is_written_behind_the_end_of_the_context(void **state)
 {
     (void)state;
     assert_int_equal(record(1, 1), CUDA_SUCCESS);
-    gpw_event_page_context_ended(&session, SECOND);
+    gpw_gpu_pages_context_ended(&session, SECOND);
     assert_int_equal(record(1, 2), CUDA_SUCCESS);
     assert_int_equal(page[1], 2);
-    gpw_event_page_context_ended(&session, FIRST);
+    gpw_gpu_pages_context_ended(&session, FIRST);
     assert_closed_by_record();
 }
 
@@ -265,7 +265,7 @@ static void what_is_over_is_told(void **state)
     end(0, CUDA_SUCCESS);
     assert_int_equal(told.place, 7);
     assert_int_equal(told.number, 41);
-    assert_int_equal(memory.event_page.told, 0);
+    assert_int_equal(memory.events_told, 0);
 }
 
 static void what_fails_is_not_over(void **state)
@@ -276,7 +276,7 @@ static void what_fails_is_not_over(void **state)
     assert_int_equal(told.said, 0);
     assert_int_equal(told.untold, 1);
     assert_int_equal(told.number, 41);
-    assert_int_equal(memory.event_page.told, 0);
+    assert_int_equal(memory.events_told, 0);
 }
 
 static void nothing_is_told_to_who_is_gone(void **state)
@@ -286,7 +286,7 @@ static void nothing_is_told_to_who_is_gone(void **state)
     assert_int_equal(record_told(7, 41), CUDA_SUCCESS);
     end(0, CUDA_SUCCESS);
     assert_int_equal(told.said, 0);
-    assert_int_equal(memory.event_page.told, 0);
+    assert_int_equal(memory.events_told, 0);
 }
 
 static void a_record_that_fails_leaves_nothing(void **state)
@@ -295,7 +295,7 @@ static void a_record_that_fails_leaves_nothing(void **state)
     gpu.record_fails = CUDA_ERROR_INVALID_HANDLE;
     assert_int_equal(record_told(7, 41), CUDA_ERROR_INVALID_HANDLE);
     assert_int_equal(told.dropped, 1);
-    assert_int_equal(memory.event_page.told, 0);
+    assert_int_equal(memory.events_told, 0);
 }
 
 /* Recorded it is, and the client knows that it has to ask. */
@@ -316,7 +316,7 @@ static void without_memory_or_in_a_capture_nobody_is_told(void **state)
     gpu.prepare_fails = CUDA_SUCCESS;
     gpu.capturing = CUDA_ERROR_NOT_SUPPORTED;
     assert_recorded_untold();
-    assert_int_equal(memory.event_page.told, 0);
+    assert_int_equal(memory.events_told, 0);
 }
 
 static void only_so_many_are_told(void **state)
@@ -334,7 +334,7 @@ static void only_so_many_are_told(void **state)
     for (unsigned i = 1; i <= most; i++)
         end(i, CUDA_SUCCESS);
     assert_int_equal(told.number, 99);
-    assert_int_equal(memory.event_page.told, 0);
+    assert_int_equal(memory.events_told, 0);
 }
 
 int main(void)

@@ -104,6 +104,8 @@ DRIVER_PROGRAMS = (
     Program("driver_events", "driver_events", driver=True),
     Program("driver_polled", "driver_polled", driver=True),
     Program("driver_polled_fault", "driver_polled", driver=True, arguments=("fault",)),
+    Program("driver_waits", "driver_waits", driver=True),
+    Program("driver_waits_fault", "driver_waits", driver=True, arguments=("fault",)),
     Program("driver_streams", "driver_streams", driver=True),
     Program("driver_both_ways", "driver_both_ways", driver=True),
     Program("driver_reset", "driver_reset", driver=True),

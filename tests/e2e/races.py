@@ -31,6 +31,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "driver_streams": (),
     "driver_events": (),
     "driver_polled": (),
+    "driver_waits": (),
     "driver_managed_random": ("100", "9"),
 }
 PATIENCE = 240.0

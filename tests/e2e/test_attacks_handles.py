@@ -431,3 +431,12 @@ def test_numbers_of_events_have_a_place(worker: Worker) -> None:
     body = struct.pack("<QQI4xQ", handle(KIND_EVENT, 2), LEGACY, 1, 1)
     assert worker.result("gp_event_record", body) == INVALID_HANDLE
     assert worker.result("cuEventQuery", struct.pack("<Q", event)) == 0
+
+
+def test_waits_that_the_gpu_ends_have_a_place(worker: Worker) -> None:
+    """There is no page over a network, and none can be opened: nothing is written."""
+    for place, number in ((0, 1), (31, 1), (32, 1), ((1 << 32) - 1, (1 << 64) - 1)):
+        body = struct.pack("<QI4xQ", LEGACY, place, number)
+        assert worker.result("gp_stream_complete", body) == INVALID_VALUE
+        body = struct.pack("<QQIIQ", 1 << 40, LEGACY, 4, place, number)
+        assert worker.result("gp_dtoh_complete", body) == INVALID_VALUE

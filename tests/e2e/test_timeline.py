@@ -57,7 +57,8 @@ def test_calls_messages_and_waits(
     for name, entry in result.stats["calls"].items():
         if name.startswith("cu"):
             assert names[name] == entry["count"], name
-    assert len(of(events, "wait")) == result.stats["round_trips"]
+    waits = result.stats["round_trips"] + result.stats["gpu_waits"]
+    assert len(of(events, "wait")) == waits
     assert not result.stats["not_on_server"]
     # hello goes by another way, and goodbye is behind the last event of a call
     sent = of(events, "message")

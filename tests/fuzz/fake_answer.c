@@ -158,7 +158,7 @@ static void spare(struct fake_server *s, uint64_t at, uint64_t behind)
 }
 
 /* What the GPU would write, or a number that was never given, or in a place that is another's. */
-static void write_event(struct fake_server *s, uint64_t place, uint64_t number)
+static void write_number(struct fake_server *s, uint64_t page, uint64_t place, uint64_t number)
 {
     uint8_t how = draw_byte(&s->draw);
     if (how & 1)
@@ -166,7 +166,12 @@ static void write_event(struct fake_server *s, uint64_t place, uint64_t number)
     if (how & 2)
         place = draw_byte(&s->draw);
     if (!(how & 4))
-        fake_page_write(s->page, place, number);
+        fake_page_write(page, place, number);
+}
+
+static void write_completion(struct fake_server *s, uint32_t place, uint64_t number)
+{
+    write_number(s, s->completions, place * (GP_COMPLETION_WORD_STEP / sizeof number), number);
 }
 
 static void free_slot(struct fake_server *s, uint32_t slot)
@@ -303,6 +308,8 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
     const struct gp_req_gp_host_function *f = (const void *)asked;
     const struct gp_req_gp_memory_free *freed = (const void *)asked;
     const struct gp_req_gp_event_record *event = (const void *)asked;
+    const struct gp_req_gp_stream_complete *stream = (const void *)asked;
+    const struct gp_req_gp_dtoh_complete *download = (const void *)asked;
     switch (asked->op) {
     case GP_OP_gp_host_function:
         s->cookies[s->cookie_count++ % DRAW_KEPT] = f->cookie;
@@ -328,7 +335,16 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
         s->page = ((const struct gp_req_gp_event_page_open *)asked)->share;
         break;
     case GP_OP_gp_event_record:
-        write_event(s, event->place, event->number);
+        write_number(s, s->page, event->place, event->number);
+        break;
+    case GP_OP_gp_completion_open:
+        s->completions = ((const struct gp_req_gp_completion_open *)asked)->share;
+        break;
+    case GP_OP_gp_stream_complete:
+        write_completion(s, stream->place, stream->number);
+        break;
+    case GP_OP_gp_dtoh_complete:
+        write_completion(s, download->place, download->number);
         break;
     case GP_OP_gp_htod_arena:
         free_slot(s, ((const struct gp_req_gp_htod_arena *)asked)->slot);

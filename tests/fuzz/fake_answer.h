@@ -16,7 +16,8 @@ struct fake_server {
     struct draw draw;
     uint64_t cookies[DRAW_KEPT]; /* of host functions, which may be called again */
     unsigned cookie_count;
-    uint64_t page; /* of polled events: the share's number; 0: none */
+    /* of polled events, and of the ends of waits: the shares' numbers; 0: none */
+    uint64_t page, completions;
     struct {       /* what is said late: when the client would block */
         void *message;
         size_t size;

@@ -8,30 +8,31 @@
 
 #define PAGES 4u
 #define FIRST_ID (UINT64_C(1) << 40) /* none of the transport's own */
-#define PLACES (GP_EVENT_PAGE_BYTES / sizeof(uint64_t))
 
 static struct {
     void *client;
     uint64_t *server;
+    size_t size;
 } pages[PAGES];
 static unsigned count;
 
-static void *map(int file)
+static void *map(int file, size_t size)
 {
-    void *at = mmap(NULL, GP_EVENT_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return at == MAP_FAILED ? NULL : at;
 }
 
 int fake_page_share(const void *hint, size_t size, struct gp_share *out)
 {
-    if (hint || size != GP_EVENT_PAGE_BYTES || count == PAGES)
+    if (hint || (size != GP_EVENT_PAGE_BYTES && size != GP_COMPLETION_BYTES) || count == PAGES)
         return -EINVAL;
     int file = memfd_create("fuzz-page", MFD_CLOEXEC);
     if (file < 0)
         return -errno;
-    if (ftruncate(file, GP_EVENT_PAGE_BYTES) == 0) {
-        pages[count].client = map(file);
-        pages[count].server = map(file);
+    pages[count].size = size;
+    if (ftruncate(file, (off_t)size) == 0) {
+        pages[count].client = map(file, size);
+        pages[count].server = map(file, size);
     }
     close(file);
     if (!pages[count].client || !pages[count].server)
@@ -45,13 +46,14 @@ bool fake_page_unshare(struct gp_share *share)
 {
     if (share->id < FIRST_ID || share->id - FIRST_ID >= count)
         return false;
-    munmap(share->addr, GP_EVENT_PAGE_BYTES);
+    munmap(share->addr, share->size);
     share->addr = NULL;
     return true;
 }
 
 void fake_page_write(uint64_t id, uint64_t place, uint64_t number)
 {
-    if (id >= FIRST_ID && id - FIRST_ID < count && place < PLACES)
+    if (id >= FIRST_ID && id - FIRST_ID < count &&
+        place < pages[id - FIRST_ID].size / sizeof number)
         __atomic_store_n(&pages[id - FIRST_ID].server[place], number, __ATOMIC_RELEASE);
 }

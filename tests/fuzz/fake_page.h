@@ -1,6 +1,7 @@
 /*
- * The page of events that a client polls, as a fake server has it: mapped a second time, because
- * the client makes its own mapping one that is only read.
+ * The pages in which the GPU tells a client of events and of the ends of waits, as a fake server has
+ * them: mapped a second time, because the client makes its own mapping of events one that is only
+ * read.
  */
 #ifndef FUZZ_FAKE_PAGE_H
 #define FUZZ_FAKE_PAGE_H
@@ -11,7 +12,7 @@
 int fake_page_share(const void *hint, size_t size, struct gp_share *out);
 /* Whether it was one. */
 bool fake_page_unshare(struct gp_share *share);
-/* Nothing if there is no such page or place. */
+/* A word of it; nothing if there is no such page or place. */
 void fake_page_write(uint64_t id, uint64_t place, uint64_t number);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "completion.h"
 #include "gpc_wire.h"
 #include "memory.h"
 #include "plan.h"
@@ -152,6 +153,26 @@ static CUresult read_pieces(struct gpc_copy *c, bool arena)
     return first;
 }
 
+/* A few bytes, which the GPU itself brings. */
+static bool read_small(struct gpc_copy *c, CUresult *r)
+{
+    struct gpc_rows rows = gpc_copy_rows_of(c);
+    void *to = (void *)(uintptr_t)(c->dst.at + gpc_copy_row_at(&c->dst.span, &rows, 0));
+    uint64_t src = c->src.at + gpc_copy_row_at(&c->src.span, &rows, 0);
+    if (rows.count != 1 || c->src.kind != GPC_END_DEVICE ||
+        !gpc_complete_download(c->on, to, src, rows.bytes, r))
+        return false;
+    if (*r == CUDA_SUCCESS)
+        gpc_session_settle(c->on, gpc_thread()->last_answer);
+    return true;
+}
+
+static CUresult read_waiting(struct gpc_copy *c, bool arena)
+{
+    CUresult r;
+    return read_small(c, &r) ? r : read_pieces(c, arena);
+}
+
 static CUresult send_for_notice(struct gpc_copy *c, uint64_t src, uint64_t cookie, uint64_t at,
                                 uint32_t bytes, bool last)
 {
@@ -179,20 +200,20 @@ static CUresult row_by_notices(struct gpc_copy *c, uint64_t dst, uint64_t src, s
 
 CUresult gpc_copy_download_arena(struct gpc_copy *c)
 {
-    return read_pieces(c, true);
+    return read_waiting(c, true);
 }
 
 CUresult gpc_copy_download_message(struct gpc_copy *c)
 {
-    return read_pieces(c, false);
+    return read_waiting(c, false);
 }
 
 CUresult gpc_copy_download_pinned_arena(struct gpc_copy *c)
 {
-    return c->blocking ? read_pieces(c, true) : gpc_copy_rows(c, row_by_notices);
+    return c->blocking ? read_waiting(c, true) : gpc_copy_rows(c, row_by_notices);
 }
 
 CUresult gpc_copy_download_pinned_message(struct gpc_copy *c)
 {
-    return c->blocking ? read_pieces(c, false) : gpc_copy_rows(c, row_by_notices);
+    return c->blocking ? read_waiting(c, false) : gpc_copy_rows(c, row_by_notices);
 }

@@ -78,7 +78,7 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     gpw_event_waits_context_ended(s);
     gpw_waits_poll(s); /* what they hold is given back while there is somewhere to */
     gpw_captured_context_ended(s, context);
-    gpw_event_page_context_ended(s, context);
+    gpw_gpu_pages_context_ended(s, context);
     gpw_place_forget(s);
     gpw_functions_forget(s);
     gpw_textures_context_ended(s, context);

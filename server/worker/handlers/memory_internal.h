@@ -25,6 +25,14 @@ struct gpw_pinned {
     CUcontext context;       /* in which it was registered */
 };
 
+/* Memory of the client's into which the GPU writes numbers (gpu_page.c). */
+struct gpw_gpu_page {
+    struct gp_share share;
+    bool open, registered;
+    CUcontext context; /* in which it was registered; NULL: in none that lives */
+    CUdeviceptr address;
+};
+
 struct gpw_memory {
     struct gpw_window windows[GP_DEVICES_MAX];
     struct pending_free *frees; /* under way; memory.c */
@@ -32,13 +40,8 @@ struct gpw_memory {
     struct gpw_pinned *pinned;
     struct gp_share arena;
     bool arena_open, arena_registered;
-    struct gpw_event_page {
-        struct gp_share share;
-        bool open, registered;
-        CUcontext context; /* in which it was registered; NULL: in none that lives */
-        CUdeviceptr address;
-        unsigned told; /* records that the client is to be told of */
-    } event_page;
+    struct gpw_gpu_page event_page, completions;
+    unsigned events_told; /* records that the client is to be told of */
     struct gpw_graph_memory *graph_memory;
     struct gpw_staging_pool staging;
     struct gpw_captured *captured;
@@ -89,7 +92,16 @@ struct gpw_copy_arrays {
  * not be empty. */
 bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy,
                       const struct gpw_copy_arrays *arrays, CUDA_MEMCPY3D *own);
-void gpw_event_page_context_ended(struct gpw_session *s, CUcontext context);
+/* share.c: what the client has shared; NOT_SUPPORTED where a GPU of the session does not write
+ * numbers of 64 bits. */
+CUresult gpw_gpu_page_open(struct gpw_session *s, struct gpw_gpu_page *page, uint64_t share,
+                           uint64_t bytes);
+/* Whether work of the current context may write into it; it is pinned at first use. */
+bool gpw_gpu_page_here(struct gpw_session *s, struct gpw_gpu_page *page);
+/* The GPU writes the number at this offset of the page when the stream comes to it. */
+bool gpw_gpu_page_write(struct gpw_session *s, struct gpw_gpu_page *page, CUstream stream,
+                        uint64_t offset, uint64_t number);
+void gpw_gpu_pages_context_ended(struct gpw_session *s, CUcontext context);
 void gpw_captured_context_ended(struct gpw_session *s, CUcontext context);
 /* Forget them all: their memory goes with the driver. */
 void gpw_captured_close(struct gpw_session *s);

@@ -10,6 +10,7 @@
 #include "function.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "image_prints.h"
 #include "image_store.h"
 #include "jit_options.h"
 #include "sha256.h"
@@ -20,12 +21,18 @@
 struct gpw_modules {
     struct gpw_image *images;
     uint64_t pending_bytes;
+    bool print; /* kernels of some image may print; nobody asks where no memory is shared */
 };
 
 int gpw_modules_open(struct gpw_session *s)
 {
     s->modules = calloc(1, sizeof *s->modules);
     return s->modules ? 0 : -1;
+}
+
+bool gpw_modules_print(const struct gpw_session *s)
+{
+    return s->modules->print;
 }
 
 /* --- images ------------------------------------------------------------------ */
@@ -298,6 +305,8 @@ CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *libr
         !gpw_jit_take(&jit, option_count, options))
         return CUDA_ERROR_INVALID_VALUE;
     gpw_jit_ask(&jit, info_log, info_size, error_log, error_size);
+    if (!s->modules->print && s->transport->caps & GP_CAP_SHARE)
+        s->modules->print = gpw_image_prints(s, image);
     r = load(s, module, library, image, &jit);
     *wall_time = gpw_jit_wall_time(&jit);
     *n_info_log = gpw_jit_written(info_log, info_size);

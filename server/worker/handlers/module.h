@@ -7,6 +7,8 @@
 /* 0 or -1. */
 int gpw_modules_open(struct gpw_session *s);
 void gpw_modules_close(struct gpw_session *s);
+/* Whether kernels of some image that was loaded may print. */
+bool gpw_modules_print(const struct gpw_session *s);
 
 struct gpw_image {
     struct gpw_image *next;

@@ -13,42 +13,6 @@
 /* Each is a question to the driver whenever the worker looks. */
 #define TOLD_MOST 64
 
-/* In the first context whose event it is: those of this client's others are not polled. */
-static void event_page_register(struct gpw_session *s, struct gpw_event_page *page)
-{
-    bool before = gpw_strict(s, false);
-    CUresult r = s->driver->cuMemHostRegister_v2(page->share.addr, page->share.size,
-                                                 CU_MEMHOSTREGISTER_PORTABLE |
-                                                     CU_MEMHOSTREGISTER_DEVICEMAP);
-    if (r == CUDA_SUCCESS)
-        r = s->driver->cuMemHostGetDevicePointer_v2(&page->address, page->share.addr, 0);
-    if (r == CUDA_SUCCESS)
-        s->driver->cuCtxGetCurrent(&page->context);
-    gpw_strict(s, before);
-    page->registered = true;
-}
-
-/* The GPU writes the number for this record when the stream comes to it. */
-static bool event_page_write(struct gpw_session *s, CUstream stream, uint32_t place,
-                             uint64_t number)
-{
-    struct gpw_event_page *page = &s->memory->event_page;
-    CUcontext current = NULL;
-    if (!page->registered)
-        event_page_register(s, page);
-    s->driver->cuCtxGetCurrent(&current);
-    return page->context && current == page->context &&
-           s->driver->cuStreamWriteValue64_v2(stream, page->address + place * sizeof number, number,
-                                              CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS;
-}
-
-void gpw_event_page_context_ended(struct gpw_session *s, CUcontext context)
-{
-    struct gpw_event_page *page = &s->memory->event_page;
-    if (page->context == context)
-        page->context = NULL;
-}
-
 struct told {
     uint32_t place;
     uint64_t number;
@@ -56,7 +20,7 @@ struct told {
 
 static void told_end(struct gpw_session *s, struct told *t)
 {
-    s->memory->event_page.told--;
+    s->memory->events_told--;
     free(t);
 }
 
@@ -73,9 +37,8 @@ static void told_over(struct gpw_session *s, void *arg, CUresult result)
 static struct told *told_begin(struct gpw_session *s, CUstream stream, uint32_t place,
                                uint64_t number, struct gpw_after **after)
 {
-    struct gpw_event_page *page = &s->memory->event_page;
     bool before = gpw_strict(s, false);
-    bool may = page->told < TOLD_MOST && gpw_not_capturing(s, stream) == CUDA_SUCCESS;
+    bool may = s->memory->events_told < TOLD_MOST && gpw_not_capturing(s, stream) == CUDA_SUCCESS;
     struct told *t = may ? malloc(sizeof *t) : NULL;
     if (t && gpw_after_prepare(s, stream, told_over, t, after) != CUDA_SUCCESS) {
         free(t);
@@ -84,7 +47,7 @@ static struct told *told_begin(struct gpw_session *s, CUstream stream, uint32_t 
     gpw_strict(s, before);
     if (t) {
         *t = (struct told){place, number};
-        page->told++;
+        s->memory->events_told++;
     }
     return t;
 }
@@ -110,10 +73,10 @@ CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream,
 {
     if (told)
         return record_told(s, event, stream, place, number);
-    struct gpw_event_page *page = &s->memory->event_page;
+    struct gpw_gpu_page *page = &s->memory->event_page;
     if (number && (!page->open || place >= page->share.size / sizeof number))
         return CUDA_ERROR_INVALID_VALUE;
-    if (number && !event_page_write(s, stream, place, number))
+    if (number && !gpw_gpu_page_write(s, page, stream, place * sizeof number, number))
         __atomic_store_n((uint64_t *)page->share.addr + GP_EVENT_PAGE_CLOSED, 1, __ATOMIC_RELEASE);
     return s->driver->cuEventRecord(event, stream);
 }

@@ -66,11 +66,11 @@ void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
     return (char *)m->arena.addr + offset;
 }
 
-CUresult gpw_gp_event_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes)
+CUresult gpw_gpu_page_open(struct gpw_session *s, struct gpw_gpu_page *page, uint64_t share,
+                           uint64_t bytes)
 {
-    struct gpw_event_page *page = &s->memory->event_page;
     if (page->open || !s->transport->accept_share) {
-        gpw_session_broken(s, "a page of events where there can be none");
+        gpw_session_broken(s, "a page for the GPU's numbers where there can be none");
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (uint32_t i = 0; i < s->device_count; i++) {
@@ -83,6 +83,11 @@ CUresult gpw_gp_event_page_open(struct gpw_session *s, uint64_t share, uint64_t 
     CUresult r = share_open(s, share, bytes, &page->share);
     page->open = r == CUDA_SUCCESS;
     return r;
+}
+
+CUresult gpw_gp_event_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes)
+{
+    return gpw_gpu_page_open(s, &s->memory->event_page, share, bytes);
 }
 
 /* In the context in which it was registered, whose end undoes that: the client may have none that

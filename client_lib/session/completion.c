@@ -1,0 +1,257 @@
+#include "completion.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "context.h"
+#include "gpc_wire.h"
+#include "managed.h"
+#include "memory.h"
+#include "monotonic.h"
+#include "operations_there.h"
+#include "session.h"
+#include "stats.h"
+#include "transport/support.h"
+
+/* A program that waits so seldom needs no page. */
+#define WAITS_BEFORE 4
+
+/* A wait under way. The call stays listed until it is answered, so it lies here. */
+struct place {
+    struct gpc_call call;
+    union {
+        struct gp_req_gp_stream_complete stream;
+        struct gp_req_gp_dtoh_complete dtoh;
+    } request;
+    uint64_t number;
+};
+
+struct gpc_completions {
+    struct gp_share share;
+    uint64_t last;  /* number that was given */
+    uint32_t taken; /* a bit for each place */
+    uint32_t left;  /* of these, whose wait is over and whose answer may still come */
+    struct place of[GP_COMPLETION_PLACES];
+};
+_Static_assert(GP_COMPLETION_PLACES == 32, "one word of bits");
+
+static struct gpc_completions *page_new(struct gpc_session *s)
+{
+    const struct gpc_route on = gpc_route_to(s);
+    struct gpc_completions *c = calloc(1, sizeof *c);
+    if (!c || s->transport->share(s->channel, NULL, GP_COMPLETION_BYTES, &c->share) != 0) {
+        free(c);
+        return NULL;
+    }
+    if (gpc_wire_gp_completion_open_on(&on, c->share.id, c->share.size) == CUDA_SUCCESS) {
+        /* whatever writes there by mistake is to be found by that */
+        mprotect(c->share.addr, c->share.size, PROT_READ);
+        return c;
+    }
+    if (gpc_session_works(s))
+        s->transport->unshare(s->channel, &c->share);
+    free(c);
+    return NULL;
+}
+
+/* Made once, at a wait that is not the first; other threads wait in the other way meanwhile. */
+static struct gpc_completions *page_of(struct gpc_session *s)
+{
+    struct gpc_completions *c = __atomic_load_n(&s->completions, __ATOMIC_ACQUIRE);
+    if (c || __atomic_load_n(&s->completions_asked, __ATOMIC_RELAXED) > WAITS_BEFORE ||
+        __atomic_add_fetch(&s->completions_asked, 1, __ATOMIC_RELAXED) != WAITS_BEFORE)
+        return c;
+    c = page_new(s);
+    /* pairs with the acquire above */
+    __atomic_store_n(&s->completions, c, __ATOMIC_RELEASE);
+    return c;
+}
+
+/* A program that has asked for that does not spin. */
+static bool sleeps(CUcontext context)
+{
+    const struct gpc_context *c = context ? gpc_context_of(context) : NULL;
+    return !c || (c->flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC;
+}
+
+/* The page, where the GPU may end a wait. Bytes for memory that is not shared are brought by the
+ * worker, so they are here with its answer alone. */
+static struct gpc_completions *page_for(const struct gpc_route *on)
+{
+    struct gpc_session *s = on->session;
+    if (!gpc_session_shares(s) || !gpc_session_works(s) || gpc_session_sync() ||
+        gpc_capture_active() || sleeps(on->context) || gpc_pinned_expects(s) ||
+        !gpc_session_has(s, GP_OP_gp_completion_open))
+        return NULL;
+    return page_of(s);
+}
+
+/* --- places ------------------------------------------------------------------------------- */
+
+static void reclaim(struct gpc_session *s, struct gpc_completions *c)
+{
+    uint32_t over = 0;
+    pthread_mutex_lock(&s->wait_lock);
+    for (uint32_t left = c->left; left; left &= left - 1) {
+        uint32_t bit = left & -left;
+        over |= c->of[__builtin_ctz(left)].call.state >= GPC_CALL_DONE ? bit : 0;
+    }
+    c->left &= ~over;
+    pthread_mutex_unlock(&s->wait_lock);
+    __atomic_fetch_and(&c->taken, ~over, __ATOMIC_RELEASE);
+}
+
+/* -1: too many waits are under way. */
+static int place_take(struct gpc_session *s, struct gpc_completions *c)
+{
+    reclaim(s, c);
+    uint32_t taken = __atomic_load_n(&c->taken, __ATOMIC_RELAXED);
+    for (;;) {
+        if (taken == UINT32_MAX)
+            return -1;
+        int place = __builtin_ctz(~taken);
+        if (__atomic_compare_exchange_n(&c->taken, &taken, taken | 1u << place, true,
+                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return place;
+    }
+}
+
+/* Its wait is over; it is free when the answer has come, too. */
+static void place_leave(struct gpc_session *s, struct gpc_completions *c, int place)
+{
+    pthread_mutex_lock(&s->wait_lock);
+    c->left |= 1u << place;
+    pthread_mutex_unlock(&s->wait_lock);
+}
+
+static bool is_written(const struct gpc_completions *c, int place)
+{
+    const char *word = (const char *)c->share.addr + (size_t)place * GP_COMPLETION_WORD_STEP;
+    /* pairs with the GPU's write, which comes behind the work's */
+    return __atomic_load_n((const uint64_t *)(const void *)word, __ATOMIC_ACQUIRE) ==
+           c->of[place].number;
+}
+
+static const char *bytes_of(const struct gpc_completions *c, int place)
+{
+    return (const char *)c->share.addr + GP_COMPLETION_DATA +
+           (size_t)place * GP_COMPLETION_DATA_MAX;
+}
+
+/* --- waiting ------------------------------------------------------------------------------ */
+
+/* As long as waits of this thread have been worth it. */
+static bool spin(const struct gpc_completions *c, int place)
+{
+    struct gpc_thread *t = gpc_thread();
+    struct gp_spin spin = {.budget_ns = t->spin_ns};
+    int64_t begin = gp_clock_ns(), now = begin;
+    if (!t->has_spun)
+        gp_spin_init(&spin);
+    bool over = is_written(c, place);
+    for (unsigned turn = 1; !over; turn++, over = is_written(c, place)) {
+        gp_cpu_relax();
+        if (turn % 32 == 0 && (now = gp_clock_ns()) - begin >= spin.budget_ns)
+            break;
+    }
+    if (over)
+        gp_spin_learn(&spin, now - begin);
+    t->spin_ns = spin.budget_ns;
+    t->has_spun = true;
+    return over;
+}
+
+static void spin_failed(uint64_t waited_ns)
+{
+    struct gpc_thread *t = gpc_thread();
+    struct gp_spin spin = {.budget_ns = t->spin_ns};
+    gp_spin_learn(&spin, (int64_t)waited_ns);
+    t->spin_ns = spin.budget_ns;
+}
+
+/* What failed before the work was told before; and of what the GPU has done nothing failed. */
+static CUresult what_came(struct gpc_session *s)
+{
+    gpc_session_poll(s);
+    return (CUresult)__atomic_load_n(&s->sticky, __ATOMIC_RELAXED);
+}
+
+static CUresult finish(struct gpc_session *s, struct gpc_completions *c, int place)
+{
+    struct gpc_call *call = &c->of[place].call;
+    uint64_t begin = gp_now_ns();
+    CUresult r;
+    if (spin(c, place)) {
+        r = what_came(s);
+    } else {
+        gpc_call_await(call);
+        spin_failed(gp_now_ns() - begin);
+        r = call->result;
+    }
+    gpc_call_waited(call, begin, is_written(c, place));
+    return r;
+}
+
+/* Send the call of this place, whose request is set, and wait. */
+static CUresult exchange(const struct gpc_route *on, struct gpc_completions *c, int place,
+                         struct gp_header *request, uint32_t size)
+{
+    struct place *p = &c->of[place];
+    p->call = (struct gpc_call){.route = *on, .request = request, .request_size = size};
+    CUresult r = gpc_call_begin(&p->call);
+    if (r == CUDA_SUCCESS)
+        return finish(on->session, c, place);
+    p->call.state = GPC_CALL_FAILED; /* nobody has it */
+    return r;
+}
+
+static uint64_t next_number(struct gpc_completions *c)
+{
+    return __atomic_add_fetch(&c->last, 1, __ATOMIC_RELAXED);
+}
+
+CUresult gpc_complete_stream(const struct gpc_route *on, CUstream stream)
+{
+    struct gpc_completions *c = page_for(on);
+    int place = c ? place_take(on->session, c) : -1;
+    if (place < 0)
+        return gpc_wire_cuStreamSynchronize_on(on, stream);
+    struct place *p = &c->of[place];
+    p->number = next_number(c);
+    p->request.stream = (struct gp_req_gp_stream_complete){.h.op = GP_OP_gp_stream_complete,
+                                                           .stream = on->stream,
+                                                           .place = (uint32_t)place,
+                                                           .number = p->number};
+    CUresult r = exchange(on, c, place, &p->request.stream.h, sizeof p->request.stream);
+    place_leave(on->session, c, place);
+    return r;
+}
+
+bool gpc_complete_download(const struct gpc_route *on, void *to, uint64_t src, size_t bytes,
+                           CUresult *r)
+{
+    struct gpc_completions *c = bytes <= GP_COMPLETION_DATA_MAX ? page_for(on) : NULL;
+    int place = c ? place_take(on->session, c) : -1;
+    if (place < 0)
+        return false;
+    void *view = gpc_managed_view(to, bytes, true);
+    struct place *p = &c->of[place];
+    p->number = next_number(c);
+    p->request.dtoh = (struct gp_req_gp_dtoh_complete){.h.op = GP_OP_gp_dtoh_complete,
+                                                       .src = src,
+                                                       .stream = on->stream,
+                                                       .bytes = (uint32_t)bytes,
+                                                       .place = (uint32_t)place,
+                                                       .number = p->number};
+    CUresult result = exchange(on, c, place, &p->request.dtoh.h, sizeof p->request.dtoh);
+    if (result == CUDA_SUCCESS)
+        memcpy(view, bytes_of(c, place), bytes);
+    if (result == CUDA_SUCCESS && view != to)
+        gpc_managed_filled(to, bytes);
+    place_leave(on->session, c, place);
+    if (result == CUDA_ERROR_NOT_SUPPORTED)
+        return false;
+    *r = result;
+    return true;
+}

@@ -1,0 +1,323 @@
+/* Waits that the GPU ends, over a driver that refuses steps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "answer.h"
+#include "graph.h"
+#include "gpw_handlers.h"
+#include "memory_internal.h"
+#include "module.h"
+
+#define STREAM ((CUstream)(uintptr_t)2)
+#define FIRST ((CUcontext)(uintptr_t)3)
+#define SECOND ((CUcontext)(uintptr_t)4)
+#define FROM 0x7000u
+
+static _Alignas(64) unsigned char page[GP_COMPLETION_BYTES];
+
+static struct {
+    CUcontext current;
+    CUresult register_fails, write_fails, copy_fails, capturing;
+    bool captures, prints;
+    unsigned registered, answers;
+    CUresult submitted;
+} gpu;
+
+bool gpw_modules_print(const struct gpw_session *s)
+{
+    (void)s;
+    return gpu.prints;
+}
+
+bool gpw_captures_any(const struct gpw_session *s)
+{
+    (void)s;
+    return gpu.captures;
+}
+
+CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
+{
+    (void)s, (void)stream;
+    return gpu.capturing;
+}
+
+bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    (void)s, (void)bytes;
+    return address == FROM;
+}
+
+int gpw_answer_gp_stream_complete(struct gpw_session *s, struct gpw_token t, CUresult result)
+{
+    (void)s, (void)t, (void)result;
+    return 0;
+}
+
+int gpw_answer_gp_dtoh_complete(struct gpw_session *s, struct gpw_token t, CUresult result)
+{
+    return gpw_answer_gp_stream_complete(s, t, result);
+}
+
+CUresult gpw_answer_after_stream(struct gpw_session *s, struct gpw_token token, CUstream stream,
+                                 gpw_answer *send)
+{
+    (void)s, (void)token, (void)send;
+    assert_ptr_equal(stream, STREAM);
+    gpu.answers++;
+    return GPW_DEFERRED;
+}
+
+CUresult gpw_answer_prepare(struct gpw_session *s, struct gpw_token token, CUstream stream,
+                            gpw_answer *send, struct gpw_answer_wait **answer)
+{
+    (void)s, (void)token, (void)stream, (void)send, (void)answer;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_answer_submitted(struct gpw_session *s, struct gpw_answer_wait *answer,
+                              CUstream stream, CUresult r)
+{
+    (void)s, (void)answer, (void)stream;
+    gpu.submitted = r;
+    return r ? r : GPW_DEFERRED;
+}
+
+CUresult gpw_gpu_page_open(struct gpw_session *s, struct gpw_gpu_page *opened, uint64_t share,
+                           uint64_t bytes)
+{
+    (void)s;
+    assert_int_equal(share, 9);
+    opened->open = bytes == sizeof page;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_register(void *at, size_t bytes, unsigned flags)
+{
+    assert_ptr_equal(at, page);
+    assert_int_equal(bytes, sizeof page);
+    assert_true(flags & CU_MEMHOSTREGISTER_PORTABLE);
+    gpu.registered++;
+    return gpu.register_fails;
+}
+
+static CUresult fake_pointer(CUdeviceptr *device, void *at, unsigned flags)
+{
+    (void)flags;
+    *device = (CUdeviceptr)(uintptr_t)at;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_current(CUcontext *context)
+{
+    *context = gpu.current;
+    return CUDA_SUCCESS;
+}
+
+/* The GPU is done with everything at once. */
+static CUresult fake_write(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags)
+{
+    assert_ptr_equal(stream, STREAM);
+    assert_int_equal(flags, CU_STREAM_WRITE_VALUE_DEFAULT);
+    assert_true(at >= (uintptr_t)page && at <= (uintptr_t)page + GP_COMPLETION_DATA - sizeof value);
+    if (gpu.write_fails == CUDA_SUCCESS)
+        memcpy((void *)(uintptr_t)at, &value, sizeof value);
+    return gpu.write_fails;
+}
+
+static CUresult fake_copy(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    assert_ptr_equal(stream, STREAM);
+    assert_int_equal(from, FROM);
+    assert_true((unsigned char *)to >= page + GP_COMPLETION_DATA);
+    assert_true((unsigned char *)to + bytes <= page + sizeof page);
+    memset(to, 0x5a, bytes);
+    return gpu.copy_fails;
+}
+
+static struct gpw_driver driver = {
+    .cuMemHostRegister_v2 = fake_register,
+    .cuMemHostGetDevicePointer_v2 = fake_pointer,
+    .cuCtxGetCurrent = fake_current,
+    .cuStreamWriteValue64_v2 = fake_write,
+    .cuMemcpyDtoHAsync_v2 = fake_copy,
+};
+
+static struct gpw_memory memory;
+static struct gpw_session session;
+static const struct gpw_token token;
+
+static int begin(void **state)
+{
+    (void)state;
+    memset(&gpu, 0, sizeof gpu);
+    memset(&memory, 0, sizeof memory);
+    memset(page, 0, sizeof page);
+    gpu.current = FIRST;
+    memory.completions.share = (struct gp_share){.addr = page, .size = sizeof page};
+    memory.completions.open = true;
+    session = (struct gpw_session){.driver = &driver, .memory = &memory};
+    return 0;
+}
+
+static uint64_t word(uint32_t place)
+{
+    uint64_t number;
+    memcpy(&number, page + place * GP_COMPLETION_WORD_STEP, sizeof number);
+    return number;
+}
+
+static CUresult wait_for(uint32_t place, uint64_t number)
+{
+    return gpw_gp_stream_complete(&session, token, STREAM, place, number);
+}
+
+static CUresult download(uint32_t bytes, uint32_t place, uint64_t number)
+{
+    return gpw_gp_dtoh_complete(&session, token, FROM, STREAM, bytes, place, number);
+}
+
+static void a_number_is_written_and_answered_all_the_same(void **state)
+{
+    (void)state;
+    assert_int_equal(wait_for(0, 41), GPW_DEFERRED);
+    assert_int_equal(wait_for(GP_COMPLETION_PLACES - 1, 42), GPW_DEFERRED);
+    assert_int_equal(word(0), 41);
+    assert_int_equal(word(GP_COMPLETION_PLACES - 1), 42);
+    assert_int_equal(gpu.answers, 2);
+    assert_int_equal(gpu.registered, 1);
+}
+
+static void bytes_come_to_their_place(void **state)
+{
+    (void)state;
+    const uint32_t last = GP_COMPLETION_PLACES - 1;
+    const unsigned char *to = page + GP_COMPLETION_DATA + last * GP_COMPLETION_DATA_MAX;
+    assert_int_equal(download(GP_COMPLETION_DATA_MAX, last, 7), GPW_DEFERRED);
+    assert_int_equal(word(last), 7);
+    assert_int_equal(to[0], 0x5a);
+    assert_int_equal(to[-1], 0);
+    assert_int_equal(to[GP_COMPLETION_DATA_MAX - 1], 0x5a);
+}
+
+static void places_and_bytes_lie_in_the_page(void **state)
+{
+    (void)state;
+    assert_int_equal(wait_for(GP_COMPLETION_PLACES, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(wait_for(UINT32_MAX, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(download(4, GP_COMPLETION_PLACES, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(download(GP_COMPLETION_DATA_MAX + 1, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(download(UINT32_MAX, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(gpw_gp_dtoh_complete(&session, token, FROM + 1, STREAM, 4, 0, 1),
+                     CUDA_ERROR_INVALID_VALUE);
+    memory.completions.open = false;
+    assert_int_equal(wait_for(0, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(download(4, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu.answers, 0);
+    assert_int_equal(gpu.registered, 0);
+}
+
+static void a_page_has_room_for_all_places(void **state)
+{
+    (void)state;
+    memory.completions.open = false;
+    assert_int_equal(gpw_gp_completion_open(&session, 9, sizeof page - 1), CUDA_ERROR_INVALID_VALUE);
+    assert_false(memory.completions.open);
+    assert_int_equal(gpw_gp_completion_open(&session, 9, sizeof page), CUDA_SUCCESS);
+    assert_true(memory.completions.open);
+}
+
+static void assert_not_written(void)
+{
+    assert_int_equal(wait_for(1, 5), GPW_DEFERRED);
+    assert_int_equal(gpu.answers, 1);
+    assert_int_equal(word(1), 0);
+}
+
+static void what_may_print_is_answered_alone(void **state)
+{
+    (void)state;
+    gpu.prints = true;
+    assert_not_written();
+    assert_int_equal(download(4, 2, 6), GPW_DEFERRED); /* its bytes come, and the number does not */
+    assert_int_equal(gpu.submitted, CUDA_SUCCESS);
+    assert_int_equal(word(2), 0);
+}
+
+static void so_is_what_captures(void **state)
+{
+    (void)state;
+    gpu.captures = true;
+    gpu.capturing = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    assert_not_written();
+    assert_int_equal(download(4, 2, 6), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    gpu.capturing = CUDA_SUCCESS; /* another stream does */
+    assert_int_equal(wait_for(1, 5), GPW_DEFERRED);
+    assert_int_equal(word(1), 5);
+}
+
+static void without_the_page_bytes_are_asked_for(void **state)
+{
+    (void)state;
+    gpu.register_fails = CUDA_ERROR_OUT_OF_MEMORY;
+    assert_not_written();
+    assert_int_equal(download(4, 2, 6), CUDA_ERROR_NOT_SUPPORTED);
+    assert_int_equal(gpu.registered, 1);
+}
+
+static void what_cannot_be_written_is_answered(void **state)
+{
+    (void)state;
+    gpu.write_fails = CUDA_ERROR_NOT_SUPPORTED;
+    assert_not_written();
+    assert_int_equal(download(4, 2, 6), GPW_DEFERRED);
+}
+
+static void a_copy_that_fails_is_not_over(void **state)
+{
+    (void)state;
+    gpu.copy_fails = CUDA_ERROR_ILLEGAL_ADDRESS;
+    assert_int_equal(download(4, 2, 6), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(word(2), 0);
+}
+
+/* The end of the context in which it was pinned has undone that. */
+static void the_next_context_has_the_page(void **state)
+{
+    (void)state;
+    assert_int_equal(wait_for(0, 1), GPW_DEFERRED);
+    gpu.current = SECOND;
+    gpu.answers = 0;
+    assert_not_written();
+    gpw_gpu_pages_context_ended(&session, SECOND);
+    gpu.current = FIRST;
+    assert_int_equal(wait_for(0, 2), GPW_DEFERRED);
+    assert_int_equal(word(0), 2);
+    gpw_gpu_pages_context_ended(&session, FIRST);
+    gpu.current = SECOND;
+    assert_int_equal(wait_for(0, 3), GPW_DEFERRED);
+    assert_int_equal(word(0), 3);
+    assert_int_equal(gpu.registered, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_number_is_written_and_answered_all_the_same, begin),
+        cmocka_unit_test_setup(bytes_come_to_their_place, begin),
+        cmocka_unit_test_setup(places_and_bytes_lie_in_the_page, begin),
+        cmocka_unit_test_setup(a_page_has_room_for_all_places, begin),
+        cmocka_unit_test_setup(what_may_print_is_answered_alone, begin),
+        cmocka_unit_test_setup(so_is_what_captures, begin),
+        cmocka_unit_test_setup(without_the_page_bytes_are_asked_for, begin),
+        cmocka_unit_test_setup(what_cannot_be_written_is_answered, begin),
+        cmocka_unit_test_setup(a_copy_that_fails_is_not_over, begin),
+        cmocka_unit_test_setup(the_next_context_has_the_page, begin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
