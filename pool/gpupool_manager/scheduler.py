@@ -97,9 +97,8 @@ def _spread_out(request: PlacementRequest, candidates: Iterator[Slot]) -> Placem
         by_node.setdefault(slot.node, slot)
         if len(by_node) == request.gpus:
             return _chosen(request, list(by_node.values()))
-    return NoRoom(
-        f"{_what(request)} fits on {len(by_node)} nodes, and {request.gpus} must be different"
-    )
+    nodes = _count(len(by_node), "node")
+    return NoRoom(f"{_what(request)} fits on {nodes}, and {request.gpus} must be different")
 
 
 def _together(request: PlacementRequest, candidates: Iterator[Slot]) -> Placement | NoRoom:
@@ -114,10 +113,8 @@ def _together(request: PlacementRequest, candidates: Iterator[Slot]) -> Placemen
     if fitting < request.gpus:
         return NoRoom(_too_few(request, fitting))
     if request.hosts == "same":
-        most = max(map(len, by_node.values()))
-        return NoRoom(
-            f"{_what(request)} fits on at most {most} GPUs of one node, asked {request.gpus}"
-        )
+        most = _count(max(map(len, by_node.values())), "GPU")
+        return NoRoom(f"{_what(request)} fits on at most {most} of one node, asked {request.gpus}")
     # Sorting is stable: nodes with equally many stay in the policy's order.
     nodes = sorted(by_node.values(), key=len, reverse=True)
     chosen = [slot for found in nodes for slot in found][: request.gpus]
@@ -144,7 +141,11 @@ def _what(request: PlacementRequest) -> str:
 
 
 def _too_few(request: PlacementRequest, fitting: int) -> str:
-    return f"{_what(request)} fits on {fitting} GPUs, asked {request.gpus}"
+    return f"{_what(request)} fits on {_count(fitting, 'GPU')}, asked {request.gpus}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def _all_closed(index: Index, request: PlacementRequest) -> str | None:
