@@ -24,24 +24,29 @@ def events(
     client: PoolClient,
     kind: Annotated[str | None, typer.Option(help="how its kind begins, e.g. lease.")] = None,
     count: Annotated[int | None, typer.Option(help="end after so many")] = None,
+    recent: Annotated[
+        int, typer.Option(min=0, max=1000, help="begin with so many of the last ones")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Show what happens in a pool, a line for each event."""
     if count is not None and count < 1:
         raise ConfigError(f"--count: {count} is not 1 or more")
     try:
-        _follow(client, kind, count, as_json)
+        _follow(client, kind, count, recent, as_json)
     except KeyboardInterrupt:
         raise typer.Exit(128 + signal.SIGINT) from None
 
 
-def _follow(client: PoolClient, kind: str | None, count: int | None, as_json: bool) -> None:
+def _follow(
+    client: PoolClient, kind: str | None, count: int | None, recent: int, as_json: bool
+) -> None:
     last: str | None = None
     shown = 0
     heard = False
     while True:
         try:
-            for event in client.events(kind, last):
+            for event in client.events(kind, last, recent if last is None else 0):
                 heard = True
                 last = event.id or last
                 print(_as_json(event) if as_json else _as_line(event), flush=True)

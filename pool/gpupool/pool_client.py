@@ -193,13 +193,15 @@ class PoolClient:
             raise self._away(error, limit) from None
         return self._judge(response, content)
 
-    def events(self, kind: str | None, last: str | None = None) -> Iterator[Event]:
-        """What happens, until the manager stops telling."""
+    def events(self, kind: str | None, last: str | None = None, recent: int = 0) -> Iterator[Event]:
+        """What happens, until the manager stops telling; first so many of what was."""
         headers = {"Accept": "text/event-stream"}
         if last is not None:
             headers["Last-Event-ID"] = last
         timeout = httpx.Timeout(EVENT_SECONDS, connect=CONNECT_SECONDS)
         params = {"kind": kind} if kind else {}
+        if recent:
+            params["recent"] = str(recent)
         try:
             with self._http.stream(
                 "GET", "/events", params=params, headers=headers, timeout=timeout

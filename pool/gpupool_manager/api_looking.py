@@ -51,6 +51,10 @@ async def list_usage(
     since: Time = None,
     until: Time = None,
     step: Annotated[Literal["hour", "day"], Query()] = "hour",
+    total: Annotated[
+        bool, Query(description="of all tenants together, whose name is null")
+    ] = False,
+    newest: Annotated[bool, Query(description="first")] = False,
 ) -> Response:
     """What tenants have had, by hour or day (UTC), until the last full minute."""
     whose = caller.tenant(tenant)
@@ -60,9 +64,10 @@ async def list_usage(
     start: Any = table.c.hour if width == 1 else table.c.hour.op("/")(literal_column("24"))
     first = int(max(_seconds(since, 0.0), 0.0) // HOUR)
     last = int(max(_seconds(until, 4e11), 0.0) // HOUR)
+    keys: list[Any] = [start] if total else [start, table.c.tenant]
     question = (
         select(
-            table.c.tenant,
+            literal_column("NULL") if total else table.c.tenant,
             start.label("start"),
             func.sum(table.c.gpu_seconds),
             func.sum(table.c.memory_byte_seconds),
@@ -71,21 +76,21 @@ async def list_usage(
             func.sum(table.c.leases),
         )
         .where(table.c.hour >= first, table.c.hour <= last)
-        .group_by(start, table.c.tenant)
-        .order_by(start, table.c.tenant)
+        .group_by(*keys)
+        .order_by(*(key.desc() if newest else key for key in keys))
         .limit(pages.limit + 1)
     )
     if whose is not None:
         question = question.where(table.c.tenant == whose)
     if (after := pages.after(int, str)) is not None:
-        question = question.where(
-            (start > after[0]) | ((start == after[0]) & (table.c.tenant > after[1]))
-        )
+        behind = [key < at if newest else key > at for key, at in zip(keys, after, strict=False)]
+        same = (start == after[0]) & behind[-1]
+        question = question.where(behind[0] if total else behind[0] | same)
     rows = await pool.store.fetch(question)
     page = rows[: pages.limit]
     more = None
     if len(rows) > pages.limit:
-        more = pages.cursor_for((int(page[-1][1]), page[-1][0]))
+        more = pages.cursor_for((int(page[-1][1]), page[-1][0] or ""))
     return send(Page[UsageOut](items=[_usage(row, width) for row in page], next=more))
 
 
@@ -153,6 +158,9 @@ async def watch_events(
     kind: Annotated[
         str | None, Query(pattern=r"^[a-z.-]{1,64}$", description="a prefix, e.g. 'lease.'")
     ] = None,
+    recent: Annotated[
+        int, Query(ge=0, le=1000, description="begin with so many of what was, if it is known")
+    ] = 0,
     last: Annotated[str | None, Header(alias="Last-Event-ID", max_length=64)] = None,
 ) -> StreamingResponse:
     """What happens, as it happens. After a gap the first event is ``gap``: read the state again.
@@ -166,7 +174,11 @@ async def watch_events(
         )
     # Watching starts here and not with the first read: nothing in between is missed.
     watcher = pool.bus.watch(tenant)
-    earlier = [] if last is None else pool.bus.since(last)
+    if last is None:
+        kept = pool.bus.kept() if recent else []
+        earlier = [each for each in kept if _concerns(caller, each.event, kind)][-recent:]
+    else:
+        earlier = pool.bus.since(last)
     # The console's are of who is signed in, for as long as that one is.
     lasts = getattr(request.state, "lasts", None)
     return StreamingResponse(

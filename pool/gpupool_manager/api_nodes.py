@@ -46,15 +46,22 @@ async def list_nodes(
     label: Annotated[
         str | None, Query(pattern=r"^[A-Za-z0-9._-]{1,64}=.{0,256}$", description="KEY=VALUE")
     ] = None,
+    name: Annotated[Pattern | None, Query(description="a pattern, e.g. 'rack7-*'")] = None,
+    model: Annotated[Pattern | None, Query(description="of a GPU, e.g. 'NVIDIA H100*'")] = None,
 ) -> Response:
     """Nodes, by name."""
     key, _, value = (label or "").partition("=")
+    slots = pool.ledger.index.nodes
     items = [
         node
         for node in pool.ledger.nodes.values()
         if state in (None, views.state_of(node))
         and mode in (None, node.mode)
         and (label is None or node.labels.get(key) == value)
+        and (name is None or matches(name, node.name))
+        and (
+            model is None or any(matches(model, s.model) for s in slots.get(node.name, {}).values())
+        )
     ]
     return send(pages.cut(items, lambda node: (node.name,), lambda n: views.node(pool, n), str))
 

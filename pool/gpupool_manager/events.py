@@ -88,6 +88,10 @@ class Bus:
             return None
         return [event for event in self._kept if event.number > after]
 
+    def kept(self) -> list[Numbered]:
+        """All that is known, the oldest first."""
+        return list(self._kept)
+
     def id_of(self, event: Numbered) -> str:
         return f"{self.epoch}-{event.number}"
 

@@ -443,7 +443,7 @@ class QueueOut(BaseModel):
 
 
 class UsageOut(BaseModel):
-    tenant: str
+    tenant: str | None = Field(description="null: of all tenants together")
     start: datetime
     gpu_hours: float
     memory_gib_hours: float

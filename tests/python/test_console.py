@@ -92,6 +92,25 @@ async def test_the_grid_goes_on_where_a_page_ends(
     assert "cursor=" not in str(second.elements)
 
 
+async def test_hosts_are_found_by_name_model_and_label(rest: Rest) -> None:
+    await rest.world.join("rack7-a", labels={"zone": "b"})
+    await rest.world.join("rack8-b", [gpu("rack8-b", 0, model="NVIDIA L40S")])
+    someone = await visitor(rest)
+    for query, found in (
+        ("name=RACK7", {"rack7-a"}),
+        ("name=rack%3F-b", {"rack8-b"}),
+        ("model=l40s", {"rack8-b"}),
+        ("label=zone%3Db", {"rack7-a"}),
+        ("name=rack&model=h200&label=zone%3Dc", set()),
+    ):
+        page = await someone.get(f"/?{query}")
+        hosts = [str(element["id"]) for tag, element in page.elements if tag == "h2"]
+        named = {each.removeprefix("host-") for each in hosts if each.startswith("host-")}
+        assert named == found, query
+    assert "No such host." in page.text
+    assert (await someone.client.get("/?label=zone")).status_code == 422
+
+
 async def test_only_hosts_that_were_asked_for(rest: Rest) -> None:
     await rest.world.join("n1")
     await rest.world.join("n2")
@@ -304,11 +323,15 @@ async def test_events_come_without_names_and_of_the_own_tenant(rest: Rest) -> No
     await rest.lease("blue")
     bus = rest.world.pool.bus
     since = {"Last-Event-ID": f"{bus.epoch}-0"}
-    asked = asyncio.create_task(red.client.get("/console/stream", headers=since))
-    while not bus._watchers:
-        await asyncio.sleep(0.01)
-    bus.close()  # the answer ends with it
-    answer = await asked
+    told = []
+    for query, headers in (("?recent=1", {}), ("?recent=1000", {}), ("", since)):
+        asked = asyncio.create_task(red.client.get(f"/console/stream{query}", headers=headers))
+        while not bus._watchers:
+            await asyncio.sleep(0.01)
+        bus.close()  # the answer ends with it
+        answer = await asked
+        told.append(re.findall("^id: .*$", answer.text, re.M))
+    assert told == [told[2][-1:], told[2], told[2]]
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert "event:" not in answer.text
     heard = [json.loads(data) for data in re.findall(r"^data: (.*)$", answer.text, re.M)]

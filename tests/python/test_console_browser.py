@@ -72,8 +72,10 @@ def open_page(browser: Any, site: FilledManager, **options: Any) -> Any:
 def sign_in(page: Any, site: FilledManager) -> None:
     """By keyboard: the field has the focus."""
     page.keyboard.type(site.admin)
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/")
+    # Its stream is open, so that nobody takes it for that of the next page.
+    with page.expect_response("**/console/stream"):
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/")
 
 
 def complaints(page: Any, script: str) -> list[str]:
@@ -174,10 +176,11 @@ def test_a_page_shows_what_happens(browser: Any, site: FilledManager) -> None:
     with httpx.Client(headers=site.headers, trust_env=False, timeout=30) as client:
         made = client.post(f"{site.url}/leases", json=lease).raise_for_status().json()
         page.wait_for_selector("text=while-you-look")
-        with page.expect_response("**/console/stream"):
+        with page.expect_response("**/console/stream?recent=*"):
             page.goto("/console/events")
+        page.wait_for_selector(f"text={made['id']}")  # it begins with what was
         client.post(f"{site.url}/leases/{made['id']}/release").raise_for_status()
-    page.wait_for_selector(f"text={made['id']}")
+    page.wait_for_selector(f"text=/lease.(released|cancelled) · {made['id']}/")
     page.context.close()
     assert errors == []
 

@@ -137,7 +137,7 @@ async def _count(pool: Pool) -> None:
     await pool.commands.do(pool._flush)
 
 
-async def test_usage_is_drawn_and_listed(rest: Rest) -> None:
+async def test_usage_is_drawn_and_listed(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     await rest.world.join("n1")
     await rest.tenant("red")
     await rest.tenant("blue")
@@ -149,6 +149,13 @@ async def test_usage_is_drawn_and_listed(rest: Rest) -> None:
     assert page.text.count("red") == 1 and page.text.count("blue") == 1
     highest = [float(n["height"] or 0) for t, n in page.elements if n.get("class") == "granted"]
     assert len(highest) == 48 and max(highest) == HIGH
+    # The chart is of all, however few of them the table has.
+    monkeypatch.setattr("gpupool_manager.console.more_pages.ROWS", 1)
+    page = await (await visitor(rest)).get("/console/usage?step=hour")
+    assert "1.5 GPU hours granted" in page.text and "red" in page.text and "blue" not in page.text
+    (more,) = [n["href"] for t, n in page.elements if (n.get("href") or "").startswith("?")]
+    page = await (await visitor(rest)).get(f"/console/usage{more}")
+    assert "1.5 GPU hours granted" in page.text and "blue" in page.text and "red" not in page.text
     own = await (await visitor(rest, "red")).get("/console/usage")
     assert "red" in own.text and "blue" not in own.text
     await (await visitor(rest)).get("/console/usage?step=year", 422)

@@ -383,6 +383,9 @@ def test_events_are_told_as_they_happen(operator: Operator) -> None:
     events = [json.loads(line) for line in out.splitlines()]
     assert len(events) == 2
     assert all(event["kind"].startswith("tenant.") and event["object"] for event in events)
+    of_late = ("--kind", "tenant.", "--recent", "2", "--count", "2", "--json")
+    told = [json.loads(line) for line in operator.do("events", *of_late).splitlines()]
+    assert [event["kind"] for event in told] == ["tenant.created", "tenant.removed"]
 
 
 def test_lists_go_on_behind_a_page(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:

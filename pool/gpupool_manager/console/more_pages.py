@@ -17,8 +17,6 @@ router = APIRouter(include_in_schema=False)
 
 #: So many hours or days of the past a page of usage has, and how long each is.
 SPANS = {"hour": (48, 3600), "day": (31, 86400)}
-#: Entries that are added up for the chart, at most.
-MOST_USAGE = 20_000
 
 
 @router.get("/console/tenants")
@@ -79,6 +77,7 @@ async def sessions(
 async def usage(
     visit: Visiting,
     request: Request,
+    cursor: Cursor = "",
     step: Annotated[str, Query(pattern="^(hour|day)$")] = "day",
     tenant: Word = "",
 ) -> Response:
@@ -86,17 +85,17 @@ async def usage(
     count, width = SPANS[step]
     last = int(request.app.state.pool.clock() // width)
     starts = [float(number * width) for number in range(last - count + 1, last + 1)]
-    query = {"step": step, "since": iso(starts[0]), "tenant": tenant, "limit": 1000}
-    rows: list[dict[str, Any]] = []
-    cursor: str | None = ""
-    while cursor is not None and len(rows) < MOST_USAGE:
-        listed = await visit.api.get("/usage", cursor=cursor, **query)
-        rows += listed["items"]
-        cursor = listed["next"]
-    drawn = bars(rows, starts)
-    newest = rows[::-1][:ROWS]
+    query = {"step": step, "since": iso(starts[0]), "tenant": tenant}
+    summed = await visit.api.get("/usage", total="true", limit=count + 1, **query)
+    listed = await visit.api.get("/usage", newest="true", limit=ROWS, cursor=cursor, **query)
+    drawn = bars(summed["items"], starts)
     most = max(each.granted for each in drawn)
-    return visit.page("usage.html", rows=newest, bars=drawn, most=most, step=step, tenant=tenant)
+    shown = {
+        "rows": listed["items"],
+        "more": listed["next"],
+        "chosen": {"step": step, "tenant": tenant},
+    }
+    return visit.page("usage.html", bars=drawn, most=most, step=step, tenant=tenant, **shown)
 
 
 @router.get("/console/events")

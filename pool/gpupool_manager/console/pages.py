@@ -29,18 +29,32 @@ Word = Annotated[str, Query(max_length=64)]
 
 
 @router.get("/")
-async def grid(visit: Visiting, cursor: Cursor = "", state: Word = "", mode: Word = "") -> Response:
+async def grid(
+    visit: Visiting,
+    cursor: Cursor = "",
+    state: Word = "",
+    mode: Word = "",
+    name: Word = "",
+    model: Word = "",
+    label: Word = "",
+) -> Response:
     """Hosts with their GPUs. A tenant's token begins with what is the tenant's."""
     if not visit.session.is_admin:
         return go_to("/console/leases")
-    chosen = {"state": state, "mode": mode}
+    chosen = {"state": state, "mode": mode, "name": name, "model": model, "label": label}
+    query = {**chosen, "name": _anywhere(name), "model": _anywhere(model)}
     listed, ready = await asyncio.gather(
-        visit.api.get("/nodes", limit=HOSTS, cursor=cursor, **chosen), visit.api.get("/ready")
+        visit.api.get("/nodes", limit=HOSTS, cursor=cursor, **query), visit.api.get("/ready")
     )
     hosts = [await _with_gpus(visit, node) for node in listed["items"]]
     sums = _sums([gpu for each in hosts for gpu in each["devices"]])
     shown = {"hosts": hosts, "sums": sums, "more": listed["next"], "chosen": chosen}
     return visit.page("grid.html", ready=ready, **shown)
+
+
+def _anywhere(text: str) -> str:
+    """What is looked for as a pattern of the API."""
+    return text if not text or any(mark in text for mark in "*?[") else f"*{text}*"
 
 
 async def _with_gpus(visit: Visit, node: dict[str, Any]) -> dict[str, Any]:

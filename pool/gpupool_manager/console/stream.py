@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -26,9 +27,10 @@ def _unnamed(found: re.Match[bytes]) -> bytes:
 class _Forwarded(Response):
     """The API's own answer, as it comes."""
 
-    def __init__(self, visit: Visit) -> None:
+    def __init__(self, visit: Visit, recent: int) -> None:
         super().__init__()
         self._visit = visit
+        self._recent = recent
 
     def _lasts(self) -> bool:
         """Whether that one is still signed in: a page may be left open, or be somebody else's."""
@@ -36,7 +38,7 @@ class _Forwarded(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, secret = self._visit.request, self._visit.session.secret
-        inner = inner_scope(request, secret, "GET", "/events", {})
+        inner = inner_scope(request, secret, "GET", "/events", {"recent": self._recent})
         inner["state"]["lasts"] = self._lasts
         last = request.headers.get("last-event-id")
         if last is not None:
@@ -54,6 +56,6 @@ class _Forwarded(Response):
 
 
 @router.get("/console/stream")
-async def stream(visit: Visiting) -> Response:
+async def stream(visit: Visiting, recent: Annotated[int, Query(ge=0, le=1000)] = 0) -> Response:
     """What happens, until the page or the session is closed."""
-    return _Forwarded(visit)
+    return _Forwarded(visit, recent)

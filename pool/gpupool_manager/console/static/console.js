@@ -61,21 +61,24 @@ function sayLost(since) {
   note.hidden = since === null;
 }
 
-// Browsers open few connections to one host: a page that nobody sees has none.
-function watch(heard) {
+// Browsers open few connections to one host: a page that nobody sees has none. ``begin``: for who
+// is told again of what was missed meanwhile.
+function watch(heard, address = "/console/stream", begin = null) {
   let stream = null;
   let missed = false;
   let timer = null;
   const listen = () => {
     if (document.visibilityState !== "visible" || stream !== null) return;
-    stream = new EventSource("/console/stream");
+    let isNew = true;
+    stream = new EventSource(address);
     stream.onmessage = (event) => heard(JSON.parse(event.data));
     stream.onopen = () => {
       clearTimeout(timer);
       timer = null;
       sayLost(null);
-      if (missed) heard({ kind: "gap" });
-      missed = false;
+      if (isNew && begin !== null) begin();
+      else if (missed) heard({ kind: "gap" });
+      isNew = missed = false;
     };
     stream.onerror = () => {
       const since = new Date();
@@ -127,7 +130,15 @@ function tell(list, event) {
 }
 
 const events = document.getElementById("events");
-if (events !== null) watch((event) => tell(events, event));
+// It begins with the last ones, each time that it is asked for anew.
+if (events !== null) {
+  const begin = () => {
+    events.replaceChildren();
+    events.ariaLive = "off"; // these nobody has to hear
+    setTimeout(() => { events.ariaLive = "polite"; }, SETTLED);
+  };
+  watch((event) => tell(events, event), "/console/stream?recent=50", begin);
+}
 
 // A slider writes into the field that is sent, so what nobody moves stays as it is.
 for (const slider of document.querySelectorAll("input[data-slides]")) {
