@@ -174,11 +174,7 @@ async def watch_events(
         )
     # Watching starts here and not with the first read: nothing in between is missed.
     watcher = pool.bus.watch(tenant)
-    if last is None:
-        kept = pool.bus.kept() if recent else []
-        earlier = [each for each in kept if _concerns(caller, each.event, kind)][-recent:]
-    else:
-        earlier = pool.bus.since(last)
+    earlier = _recent(pool, caller, kind, recent) if last is None else pool.bus.since(last)
     # The console's are of who is signed in, for as long as that one is.
     lasts = getattr(request.state, "lasts", None)
     return StreamingResponse(
@@ -196,6 +192,12 @@ def _still_allowed(pool: Pool, caller: Caller, lasts: Callable[[], bool] | None)
     if token is None or not is_valid(token, pool.clock()):
         return False
     return token.tenant is None or not pool.ledger.tenants[token.tenant].disabled
+
+
+def _recent(pool: Pool, caller: Caller, kind: str | None, most: int) -> list[Numbered]:
+    """The last ones of those that this one may see."""
+    kept = pool.bus.kept() if most else []
+    return [each for each in kept if _concerns(caller, each.event, kind)][-most:]
 
 
 async def _stream(
