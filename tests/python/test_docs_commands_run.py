@@ -98,8 +98,8 @@ class World:
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         place = contexts.Context(pool=self.manager.url, token=self.tenant)
-        kept = contexts.Contexts("desk", dict.fromkeys(("desk", "first-steps"), place))
-        contexts.change(self.folder / CONFIG, lambda _: kept)
+        places = contexts.Contexts("desk", {"desk": place, "first-steps": place})
+        contexts.change(self.folder / CONFIG, lambda _: places)
         later = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="minutes")
         lease = {"tenant": "own", "memory_bytes": 8192 * MIB, "share_permille": 300}
         made = {"lease": do("POST", "/leases", lease)["id"], "url": self.manager.url}
