@@ -10,6 +10,7 @@ add_library(gp_transport STATIC
   ${CMAKE_CURRENT_LIST_DIR}/batch.c
   ${CMAKE_CURRENT_LIST_DIR}/dial.c
   ${CMAKE_CURRENT_LIST_DIR}/door.c
+  ${CMAKE_CURRENT_LIST_DIR}/door_entry.c
   ${CMAKE_CURRENT_LIST_DIR}/door_knock.c
   ${CMAKE_CURRENT_LIST_DIR}/inproc.c
   ${CMAKE_CURRENT_LIST_DIR}/place.c
