@@ -196,12 +196,8 @@ static int check(void *handle, const char *path, struct ucx_api *api, struct gp_
     return 0;
 }
 
-static int open_own(struct ucx_api *api, struct gp_error *err)
+static int open_own(const char *path, struct ucx_api *api, struct gp_error *err)
 {
-    char path[PATH_MAX];
-    int rc = find(path, err);
-    if (rc)
-        return rc;
     void *handle = dlopen(path, RTLD_LOCAL | RTLD_NOW | RTLD_NODELETE);
     if (!handle) {
         const char *why = dlerror();
@@ -246,15 +242,18 @@ static int configure(struct ucx_api *api, struct gp_error *err)
 static int open_any(struct ucx_api *api, struct gp_error *err)
 {
     struct ucx_environment e;
+    char path[PATH_MAX];
     if (is_loaded()) {
         gp_error_set(err, "this program has loaded UCX itself, and gpupool's cannot be beside it; "
                           "GPUPOOL_TRANSPORT=tcp does without");
         return -ENOTSUP;
     }
-    int rc = ucx_environment_enter(&e);
+    int rc = find(path, err);
+    if (rc == 0)
+        rc = ucx_environment_enter(&e);
     if (rc)
         return rc;
-    rc = open_own(api, err);
+    rc = open_own(path, api, err);
     if (rc == 0)
         rc = configure(api, err);
     ucx_environment_leave(&e);
