@@ -66,6 +66,9 @@ class SeenTenant:
     demand_ns: int = 0
     #: It may run beside others, out of turn.
     beside: bool = False
+    #: Its weight in turns; 0: the arbiter does not say. Its own are at most so many thousandths.
+    parts: int = 0
+    ceiling: int = 1000
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,25 @@ def time_beyond(first: Look, last: Look, tenant: str) -> int | None:
     return used - held if used - held > held // 2 else 0
 
 
+def time_beyond_share(first: Look, last: Look, tenant: str) -> int:
+    """GPU time that a tenant has had beyond its part, as those who had work meanwhile have parts.
+
+    A rank of a job on several GPUs leaves a kernel there when its turn ends, which waits for the
+    other ranks: where they do not take turns at the same time, that is how collectives are. Nobody
+    has lost what is his as long as all of it is within the tenant's part.
+    """
+    used = sum(_used(first, worker) for worker in last.of(tenant))
+    its = last.tenants[tenant]
+    others = sum(
+        after.parts
+        for name, after in last.tenants.items()
+        if name != tenant and _demand(first, last, name)
+    )
+    span = last.now_ns - first.now_ns
+    own = min(span * its.parts // max(its.parts + others, 1), span * its.ceiling // 1000)
+    return max(0, used - own)
+
+
 def _used(first: Look, worker: SeenWorker) -> int:
     earlier = {each.pid: each.used_ns for each in first.workers}.get(worker.pid)
     if worker.used_ns is None or earlier is None:
@@ -170,11 +192,12 @@ def _used(first: Look, worker: SeenWorker) -> int:
 
 def others_demand(first: Look, last: Look, tenant: str) -> int:
     """For how long the others have worked, or waited for their turns."""
-    return sum(
-        max(0, after.demand_ns - first.tenants[name].demand_ns)
-        for name, after in last.tenants.items()
-        if name != tenant and name in first.tenants
-    )
+    return sum(_demand(first, last, name) for name in last.tenants if name != tenant)
+
+
+def _demand(first: Look, last: Look, tenant: str) -> int:
+    before = first.tenants.get(tenant)
+    return max(0, last.tenants[tenant].demand_ns - before.demand_ns) if before else 0
 
 
 def lost_turns(first: Look, last: Look, tenant: str) -> bool:
@@ -299,7 +322,12 @@ class History:
             return False
         beyond = time_beyond(first, now, tenant)
         least = (now.now_ns - first.now_ns) * self._settings.time_share // 1000
-        return beyond is not None and beyond >= least and others_demand(first, now, tenant) >= least
+        return (
+            beyond is not None
+            and beyond >= least
+            and others_demand(first, now, tenant) >= least
+            and time_beyond_share(first, now, tenant) >= least
+        )
 
     def _time_reason(self, first: Look, now: Look, tenant: str) -> str:
         span = (now.now_ns - first.now_ns) / NS

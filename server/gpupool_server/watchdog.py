@@ -231,4 +231,6 @@ def _tenant(account: Account) -> SeenTenant:
         held_ns=account.held_ns,
         demand_ns=account.busy_ns + account.waited_ns,
         beside=account.high_priority,
+        parts=account.parts,
+        ceiling=account.entitled,
     )

@@ -44,7 +44,7 @@ CONFIG = f"""
 [tenants.red]
 token = "token-of-red"
 memory = "{LIMIT_MIB}MiB"
-share = "50%"
+share = "10%"
 
 [tenants.blue]
 token = "token-of-blue"

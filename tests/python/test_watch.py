@@ -22,6 +22,7 @@ from gpupool_server.watch import (
     Verdict,
     others_demand,
     time_beyond,
+    time_beyond_share,
     too_much_memory,
 )
 from gpupool_server.watch_settings import WatchSettings
@@ -189,6 +190,7 @@ def worked(
     beside: bool = False,
     turns: bool = True,
     era: int = 0,
+    parts: int = 0,
 ) -> Look:
     """red's worker has used so many seconds of the GPU, and red has had turns for so many."""
     return Look(
@@ -198,8 +200,8 @@ def worked(
             SeenWorker(2, "blue", None, 0, 0, int(other * NS)),
         ),
         {
-            "red": SeenTenant(0, int(held * NS), int(held * NS), beside),
-            "blue": SeenTenant(0, int(other * NS), int(other * NS)),
+            "red": SeenTenant(0, int(held * NS), int(held * NS), beside, parts),
+            "blue": SeenTenant(0, int(other * NS), int(other * NS), parts=parts),
         },
         turns,
         era,
@@ -215,6 +217,24 @@ def test_work_outside_of_turns_while_others_wait() -> None:
     found = over_time([worked(t / 2, t / 4, 0.0, other=t / 2) for t in range(12)])
     assert [(v.pid, v.cause) for v in found] == [(1, "time")]
     assert "2.5 of 5.0 s outside its turns" in found[0].reason
+
+
+def test_work_beyond_a_share_outside_of_turns() -> None:
+    looks = [worked(t / 2, t / 3, t / 8, other=t / 2, parts=10) for t in range(12)]
+    assert [(v.pid, v.cause) for v in over_time(looks)] == [(1, "time")]
+
+
+def test_a_part_is_of_those_who_have_work() -> None:
+    first, last = worked(0.0, 0.0, 0.0, parts=10), worked(8.0, 7.0, 0.0, other=8.0, parts=10)
+    assert time_beyond_share(first, last, "red") == 3 * NS
+    idle = replace(last, tenants={**last.tenants, "green": SeenTenant(0, 0, 0, parts=80)})
+    assert time_beyond_share(first, idle, "red") == 3 * NS
+    alone = worked(8.0, 7.0, 0.0, parts=10)
+    assert time_beyond_share(first, alone, "red") == 0
+    bound = replace(alone.tenants["red"], ceiling=250)
+    assert time_beyond_share(first, replace(alone, tenants={"red": bound}), "red") == 5 * NS
+    unknown = worked(8.0, 7.0, 0.0, other=8.0)
+    assert time_beyond_share(first, unknown, "red") == 7 * NS
 
 
 def test_a_worker_that_claims_to_work_has_no_turns_by_that() -> None:
@@ -271,6 +291,12 @@ HONEST = {
     "no turns": [worked(t / 2, t / 2, 0.0, other=t / 2, turns=False) for t in range(60)],
     "ever another board": [worked(t / 2, t / 2, 0.0, other=t / 2, era=t) for t in range(60)],
     "for three seconds": [worked(t / 2, t / 2, 0.0, other=t / 2) for t in range(7)],
+    "collectives within its share": [
+        worked(t / 2, t / 4, t / 8, other=t / 2, parts=10) for t in range(60)
+    ],
+    "collectives a little beyond it": [
+        worked(t / 2, t / 3.5, t / 8, other=t / 2, parts=10) for t in range(60)
+    ],
     "nobody else has work": [worked(t / 2, t / 2, 0.0, other=t / 30) for t in range(60)],
 }
 
