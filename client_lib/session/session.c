@@ -428,6 +428,8 @@ CUresult gpc_call_finish(struct gpc_call *call)
     for (unsigned i = 0; i < call->out_count; i++)
         if (call->out[i].own != call->out[i].to)
             gpc_managed_filled(call->out[i].own, call->out[i].got);
+    if (gp_op_table[call->request->op].idles && call->result == CUDA_SUCCESS)
+        gpc_session_settle_context(call);
     return call->result;
 }
 

@@ -45,6 +45,15 @@
 #include "thread_local.h"
 #include "transport/transport.h"
 
+/* Streams, or contexts with all of theirs, that a wait has seen idle: the last few. */
+#define GPC_IDLE_KNOWN 4
+
+struct gpc_idle {
+    CUcontext context;
+    uint64_t stream; /* 0: every one of the context */
+    uint64_t behind; /* the message that they are idle behind; 0: none */
+};
+
 struct gpc_session {
     const struct gp_transport *transport;
     struct gp_channel *channel;
@@ -65,6 +74,7 @@ struct gpc_session {
     uint64_t settled_seq, settled_stream;
     CUcontext settled_context;
     uint64_t uploaded_seq; /* of settled_stream: 0 none */
+    struct gpc_idle idle[GPC_IDLE_KNOWN];
     /* the last message that is not quiet, and the last that tidies; read without the lock */
     uint64_t busy_seq, tidied_seq;
     struct gpc_event_page *event_page; /* event_page.h; without a lock */
@@ -137,9 +147,11 @@ void gpc_session_poll(struct gpc_session *s);
 uint64_t gpc_session_notices(const struct gpc_session *s);
 /* Block until more than `seen` messages have been read and acted on. */
 CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen);
-/* Note that the route's stream had nothing left to do when the call `seq` was answered; and
- * ask whether that still holds, because nothing was sent since. */
+/* Note that the route's stream had nothing left to do when the call `seq` was answered, or all of a
+ * context when this call was; and ask whether the stream still has not, because nothing but what is
+ * quiet was sent since. */
 void gpc_session_settle(const struct gpc_route *on, uint64_t seq);
+void gpc_session_settle_context(const struct gpc_call *call);
 bool gpc_session_settled(const struct gpc_route *on);
 /* Note that nothing was sent since the stream was settled but `messages` that copy bytes which
  * are taken over already to its device; and ask whether that still holds: the number of the

@@ -25,12 +25,14 @@ struct gp_op_info {
     unsigned char staged; /* the worker needs staging memory for it */
     unsigned char blocks; /* the driver may wait for the GPU in it */
     unsigned char deferred; /* its answer waits for the GPU */
+    unsigned char idles; /* behind its success all work of a context is over */
     unsigned char slow; /* the driver loads or compiles in it */
     unsigned char work; /* enum gp_work: what it puts on the GPU */
     unsigned char capture; /* enum gp_capture: what it does to its stream's capture */
     unsigned char graph_made; /* enum gp_handle_kind of what stands at graph_made_at */
     uint16_t stream_at; /* the stream that names the context of the call */
     uint16_t stream_ended_at;
+    uint16_t idle_at; /* which context; none there, or 0: the current one */
     uint16_t work_bytes_at, work_bytes_size; /* how much the work is */
     uint16_t dst_at, src_at; /* the two ends of a copy, which decide its direction */
     uint16_t graph_made_at; /* a graph, or what is instantiated of one */
@@ -73,6 +75,7 @@ class _Facts:
             "staged": "1" if f.staged else "",
             "blocks": "1" if f.may_block else "",
             "deferred": "1" if f.is_deferred else "",
+            "idles": "1" if f.waits_for == "context" else "",
             "slow": "1" if f.slow else "",
         }
         if f.has_wire:
@@ -85,11 +88,13 @@ class _Facts:
         size = next((p for p in f.params if p.name in ("bytes", "ByteCount")), None)
         named = {p.name: p for p in f.params if p.name in fields}
         moves = f.work == "move"
+        idle = next((p for p in named.values() if p.handle == "context"), None)
         facts = {
             "work": f"GP_WORK_{f.work.upper()}" if f.work else "",
             "capture": f"GP_CAPTURE_{f.in_capture.upper()}" if f.in_capture else "",
             "stream_at": self.at(f.place if f.place and f.place.handle == "stream" else None),
             "stream_ended_at": self.at(self._ended("stream")),
+            "idle_at": self.at(idle if f.waits_for == "context" else None),
             "dst_at": self.at(named["dst"] if moves else None),
             "src_at": self.at(named["src"] if moves else None),
         }

@@ -41,6 +41,7 @@ static struct {
     /* the driver: events pass in the order in which they were recorded */
     unsigned records, passed, taken, given;
     unsigned order[EVENTS]; /* of an event */
+    bool over;              /* all that was submitted, whether it is marked or not */
     CUstreamCaptureStatus capture;
     bool stands;     /* a host function is under way */
     bool collective; /* another rank is waited for */
@@ -164,8 +165,16 @@ static CUresult fake_query(CUevent event)
     return world.order[(uintptr_t)event] <= world.passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+static CUresult fake_stream_query(CUstream stream)
+{
+    assert_ptr_equal(stream, STREAM);
+    assert_int_equal(world.capture, CU_STREAM_CAPTURE_STATUS_NONE);
+    return world.over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 static struct gpw_driver driver = {.cuCtxGetCurrent = fake_current,
                                    .cuStreamIsCapturing = fake_capturing,
+                                   .cuStreamQuery = fake_stream_query,
                                    .cuEventRecord = fake_record,
                                    .cuEventQuery = fake_query};
 

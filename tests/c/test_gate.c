@@ -90,6 +90,22 @@ static void a_turn_does_not_wait_for_a_collective(void **state)
     assert_int_equal(world.idled, 1);
 }
 
+/* The program has waited for it, and finds the stream idle whenever it asks. */
+static void work_that_is_over_gets_no_mark(void **state)
+{
+    (void)state;
+    assert_true(submit() && submit()); /* the first is marked at once */
+    run(0);                            /* from now on each second one is */
+    finish_all();
+    unsigned before = world.records;
+    assert_true(submit());
+    assert_int_equal(world.records, before);
+    world.over = true;
+    gpw_gate_poll(&session);
+    assert_int_equal(world.records, before);
+    assert_false(gpw_gate_busy(&session));
+}
+
 /* The made-up clock stands: who waits for a host function of a client waits for ever. */
 static void a_turn_does_not_wait_for_a_stream_that_is_blocked(void **state)
 {
@@ -176,6 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_closed_gate_holds_work_and_nothing_else),
         TEST(work_that_is_over_gives_the_turn_back),
+        TEST(work_that_is_over_gets_no_mark),
         TEST(little_is_submitted_ahead_while_others_wait),
         TEST(marks_follow_the_length_of_the_work),
         TEST(a_turn_does_not_wait_for_a_collective),

@@ -142,6 +142,17 @@ def test_waiting_for_what_is_known_to_be_over_costs_no_wait(
     assert waits(many) - waits(few) == 100 * each, many
 
 
+def test_a_query_of_a_stream_that_was_waited_for_costs_no_wait(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    """Nor is anything asked that the worker's own records could answer otherwise."""
+    binary = toolchain.driver_program("driver_polled")
+    few = counted(server, transport, [str(binary), "streams", "4"])
+    many = counted(server, transport, [str(binary), "streams", "204"])
+    assert many["calls"]["cuStreamQuery"]["count"] - few["calls"]["cuStreamQuery"]["count"] == 400
+    assert many["round_trips"] == few["round_trips"], many
+
+
 def test_a_query_of_an_event_that_is_over_costs_no_wait(
     toolchain: Toolchain, server: PoolServer, transport: str
 ) -> None:

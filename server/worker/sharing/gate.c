@@ -149,7 +149,7 @@ static void gate_poll(struct gpw_session *s, struct gate *g)
     start_check(s, g);
     marks_check(s, g);
     if (g->marks.count == 0 || gp_seat_must_yield(g->seat))
-        gpw_marks_place(s, &g->marks);
+        gpw_marks_close(s, &g->marks);
     marks_check(s, g);
     if (gpw_marks_drained(&g->marks)) {
         g->busy = false;

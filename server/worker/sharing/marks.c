@@ -16,7 +16,9 @@ bool gpw_mark_may(struct gpw_session *s, CUstream stream)
            status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-void gpw_marks_place(struct gpw_session *s, struct gpw_marks *m)
+/* Behind what was submitted; where `asks` and a stream's work is over, nothing is recorded there, and
+ * the program may ask the stream right behind its own wait. */
+static void place(struct gpw_session *s, struct gpw_marks *m, bool asks)
 {
     if (m->unmarked == 0 || m->count == GPW_MARKS_MOST)
         return;
@@ -29,6 +31,7 @@ void gpw_marks_place(struct gpw_session *s, struct gpw_marks *m)
     for (unsigned i = 0; i < m->stream_count; i++) {
         CUevent event;
         if (!gpw_mark_may(s, m->streams[i]) ||
+            (asks && s->driver->cuStreamQuery(m->streams[i]) == CUDA_SUCCESS) ||
             gpw_event_take(s, m->context, &event) != CUDA_SUCCESS)
             continue;
         mark->events[mark->count++] = event;
@@ -38,6 +41,16 @@ void gpw_marks_place(struct gpw_session *s, struct gpw_marks *m)
         s->driver->cuCtxSetCurrent(before);
     m->count++;
     m->unmarked = m->stream_count = 0;
+}
+
+void gpw_marks_place(struct gpw_session *s, struct gpw_marks *m)
+{
+    place(s, m, false);
+}
+
+void gpw_marks_close(struct gpw_session *s, struct gpw_marks *m)
+{
+    place(s, m, true);
 }
 
 void gpw_marks_stream(struct gpw_session *s, struct gpw_marks *m, CUcontext context,

@@ -41,6 +41,8 @@ void gpw_marks_stream(struct gpw_session *s, struct gpw_marks *m, CUcontext cont
 void gpw_marks_submitted(struct gpw_session *s, struct gpw_marks *m);
 /* Behind all that has no mark yet, if there is room for one. */
 void gpw_marks_place(struct gpw_session *s, struct gpw_marks *m);
+/* Likewise when nothing more comes: only where work is still under way. */
+void gpw_marks_close(struct gpw_session *s, struct gpw_marks *m);
 /* Forget those that have passed. `contended`: others wait for this GPU. */
 void gpw_marks_check(struct gpw_session *s, struct gpw_marks *m, bool contended);
 /* Everything that was submitted is over. */

@@ -6,6 +6,7 @@
  *   driver_polled count N    N queries of events that are over; the waits are counted from outside
  *   driver_polled awaited N  N records that are known to be over when they are waited for; likewise
  *   driver_polled fresh N    N events that are made, recorded and asked for once; likewise
+ *   driver_polled streams N  N queries of streams that a wait has seen idle; likewise
  *   driver_polled fault      behind a kernel that faults
  *   driver_polled hold       behind work that never ends, until the worker is gone
  */
@@ -276,6 +277,26 @@ static void never(void)
     CU_GIVES(CUDA_ERROR_DEVICE_UNAVAILABLE, cuEventQuery(polled));
 }
 
+/* Whatever the worker has recorded behind the work meanwhile. */
+static void streams(int queries)
+{
+    CUstream all[] = {stream, other, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+    for (int i = 0; i < 4; i++)
+        CU(cuMemsetD32Async(words, 1, 1, all[i]));
+    CU(cuCtxSynchronize());
+    for (int i = 0; i < queries; i++)
+        CU(cuStreamQuery(all[i % 4]));
+    for (int i = 0; i < 4; i++)
+        CU(cuMemsetD32Async(words, 0, 1, all[i]));
+    hold(stream, 1);
+    CU_GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+    release(1);
+    for (int i = 0; i < 4; i++)
+        CU(cuStreamSynchronize(all[i]));
+    for (int i = 0; i < queries; i++)
+        CU(cuStreamQuery(all[i % 4]));
+}
+
 int main(int argc, char **argv)
 {
     prepare();
@@ -285,6 +306,8 @@ int main(int argc, char **argv)
         awaited(atoi(argv[2]));
     } else if (argc == 3 && strcmp(argv[1], "fresh") == 0) {
         fresh(atoi(argv[2]));
+    } else if (argc == 3 && strcmp(argv[1], "streams") == 0) {
+        streams(atoi(argv[2]));
     } else if (argc == 2 && strcmp(argv[1], "fault") == 0) {
         fault();
         return finish("driver_polled");

@@ -272,6 +272,8 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .in_context = 1,
         .blocks = 1,
         .deferred = 1,
+        .idles = 1,
+        .idle_at = offsetof(struct gp_req_cuThingWaitAll, ctx),
     },
     [GP_OP_cuThingClose] = {
         .name = "cuThingClose",

@@ -120,12 +120,14 @@ struct gp_op_info {
     unsigned char staged; /* the worker needs staging memory for it */
     unsigned char blocks; /* the driver may wait for the GPU in it */
     unsigned char deferred; /* its answer waits for the GPU */
+    unsigned char idles; /* behind its success all work of a context is over */
     unsigned char slow; /* the driver loads or compiles in it */
     unsigned char work; /* enum gp_work: what it puts on the GPU */
     unsigned char capture; /* enum gp_capture: what it does to its stream's capture */
     unsigned char graph_made; /* enum gp_handle_kind of what stands at graph_made_at */
     uint16_t stream_at; /* the stream that names the context of the call */
     uint16_t stream_ended_at;
+    uint16_t idle_at; /* which context; none there, or 0: the current one */
     uint16_t work_bytes_at, work_bytes_size; /* how much the work is */
     uint16_t dst_at, src_at; /* the two ends of a copy, which decide its direction */
     uint16_t graph_made_at; /* a graph, or what is instantiated of one */
