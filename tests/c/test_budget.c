@@ -36,6 +36,24 @@ static void sums_have_one_limit(void **state)
     assert_int_equal(gpw_budget_used(&session, GPW_BUDGET_HOST_MEMORY), 0);
 }
 
+/* The server has just fetched an image: what is found here is the room, and nothing to free. */
+static void given_back(struct gpw_session *s)
+{
+    gpw_budget_give(s, GPW_USE_IMAGES, 40 * KIB);
+    s->budget.spare = NULL;
+}
+
+static void room_that_another_thread_gives_back_is_taken(void **state)
+{
+    (void)state;
+    session = (struct gpw_session){.budget.spare = given_back};
+    gpw_budget_open(&session, GPW_BUDGET_HOST_MEMORY, 64 * KIB);
+    assert_true(gpw_budget_take(&session, GPW_USE_IMAGES, 40 * KIB));
+    assert_true(gpw_budget_take(&session, GPW_USE_OBJECTS, 40 * KIB));
+    assert_int_equal(gpw_budget_refused(&session, GPW_BUDGET_HOST_MEMORY), 0);
+    session = (struct gpw_session){0};
+}
+
 static void budgets_are_apart(void **state)
 {
     (void)state;
@@ -116,6 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_have_one_limit),
+        cmocka_unit_test(room_that_another_thread_gives_back_is_taken),
         cmocka_unit_test(budgets_are_apart),
         cmocka_unit_test(open_files_are_seen),
         cmocka_unit_test(limits_are_read),

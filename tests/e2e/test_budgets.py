@@ -126,7 +126,7 @@ def test_images_that_stay_loaded(scene: Scene, transport: str) -> None:
     """The driver keeps a copy of each that it has loaded."""
     attacker = scene.hoard(transport)
     has, error = tell(attacker, "modules 100 4096").removeprefix("has ").split(", ")
-    assert error == OUT_OF_MEMORY and 8 <= int(has) <= 16
+    assert error == OUT_OF_MEMORY and 8 <= int(has) <= 16, error
     scene.still_works()
     assert int(has) * 4 * MIB < scene.budgets("blue")["host_memory"]["used"] <= 64 * MIB
     assert tell(attacker, "free") == "freed"

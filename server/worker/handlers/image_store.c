@@ -60,28 +60,30 @@ static struct gpw_image_store *store_of(const struct gpw_session *s)
     return __atomic_load_n(&s->image_store, __ATOMIC_ACQUIRE); /* with gpw_image_store_open */
 }
 
-static void offered_free(struct gpw_session *s, struct offered *one)
+/* The lock is held. Who needs room and finds nothing here any more has the room already. */
+static struct offered *offered_take(struct gpw_session *s, struct offered **at)
+{
+    struct offered *one = *at;
+    *at = one->next;
+    gpw_budget_give(s, GPW_USE_IMAGES, one->total);
+    return one;
+}
+
+static void offered_free(struct offered *one)
 {
     close(one->file);
-    gpw_budget_give(s, GPW_USE_IMAGES, one->total);
     free(one);
 }
 
-bool gpw_image_store_forget(struct gpw_session *s)
+void gpw_image_store_forget(struct gpw_session *s)
 {
     struct gpw_image_store *store = store_of(s);
     if (!store)
-        return false;
+        return;
     pthread_mutex_lock(&store->lock);
-    struct offered *all = store->offered;
-    bool found = all != NULL;
-    store->offered = NULL;
+    while (store->offered)
+        offered_free(offered_take(s, &store->offered));
     pthread_mutex_unlock(&store->lock);
-    for (struct offered *next; all; all = next) {
-        next = all->next;
-        offered_free(s, all);
-    }
-    return found;
 }
 
 bool gpw_image_store_wants(const struct gpw_session *s, uint64_t total)
@@ -205,13 +207,12 @@ void gpw_image_store_leave(struct gpw_session *s)
 
 /* --- for the control thread ------------------------------------------------------------------ */
 
-static struct offered *take(struct gpw_image_store *store, const uint8_t *hash)
+static struct offered *take(struct gpw_session *s, struct gpw_image_store *store,
+                            const uint8_t *hash)
 {
     pthread_mutex_lock(&store->lock);
     struct offered **at = offered_find(store, hash);
-    struct offered *one = *at;
-    if (one)
-        *at = one->next;
+    struct offered *one = *at ? offered_take(s, at) : NULL;
     pthread_mutex_unlock(&store->lock);
     return one;
 }
@@ -245,8 +246,8 @@ void gpw_image_store_tell(struct gpw_session *s, const char *hash, int connectio
     struct gpw_image_store *store = store_of(s);
     uint8_t wanted[HASH_BYTES];
     bool well = store && gp_hex_read(hash, wanted, sizeof wanted) == 0;
-    struct offered *one = well ? take(store, wanted) : NULL;
+    struct offered *one = well ? take(s, store, wanted) : NULL;
     tell(one, connection);
     if (one)
-        offered_free(s, one);
+        offered_free(one);
 }

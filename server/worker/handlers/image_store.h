@@ -25,8 +25,8 @@ int gpw_image_store_find(struct gpw_session *s, const uint8_t *hash, uint64_t *t
 void gpw_image_store_used(struct gpw_session *s, const uint8_t *hash);
 /* An image whose bytes are charged (GPW_USE_IMAGES): descriptor and charge are taken over. */
 void gpw_image_store_offer(struct gpw_session *s, const uint8_t *hash, uint64_t total, int file);
-/* Offer no more what was not fetched, as the room is needed: whether there was any. */
-bool gpw_image_store_forget(struct gpw_session *s);
+/* Offer no more what was not fetched, as the room is needed: behind it nothing is charged for. */
+void gpw_image_store_forget(struct gpw_session *s);
 /* The session is over: a server that is busy has a moment to fetch what is offered. */
 void gpw_image_store_leave(struct gpw_session *s);
 /* On the control thread: a server has come. It is offered what was not fetched yet. */

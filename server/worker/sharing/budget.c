@@ -99,9 +99,11 @@ bool gpw_budget_take(struct gpw_session *s, enum gpw_use use, uint64_t amount)
 {
     if (take(s, use, amount))
         return true;
-    bool spared = uses[use].of == GPW_BUDGET_HOST_MEMORY && s->budget.spare && s->budget.spare(s);
-    if (spared && take(s, use, amount))
-        return true;
+    if (uses[use].of == GPW_BUDGET_HOST_MEMORY && s->budget.spare) {
+        s->budget.spare(s);
+        if (take(s, use, amount))
+            return true;
+    }
     __atomic_fetch_add(&s->budget.of[uses[use].of].refused, 1, __ATOMIC_RELAXED);
     tell(&s->budget, use, amount);
     return false;

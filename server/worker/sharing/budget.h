@@ -44,9 +44,9 @@ struct gpw_budget_use {
     } of[GPW_BUDGETS];
     uint64_t by_use[GPW_USES];
     bool told[GPW_USES];
-    /* Give back host memory that is kept only while nobody needs it, on any thread: whether there
-     * was some. NULL: there never is. */
-    bool (*spare)(struct gpw_session *s);
+    /* Give back host memory that is kept only while nobody needs it, on any thread: behind it none
+     * is charged. NULL: there never is any. */
+    void (*spare)(struct gpw_session *s);
 };
 
 /* "NAME=N": that budget's limit; 0: none. -1: no such budget, or no such number. */
