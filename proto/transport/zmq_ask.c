@@ -11,6 +11,9 @@
 /* Descriptors that a question needs for its life. */
 #define ASK_DESCRIPTORS 9
 
+/* Before a question is asked again. */
+#define ASK_PAUSE_US 50000
+
 /* A question, and how it went so far. */
 struct question {
     const char *url; /* as it is shown: without a key */
@@ -18,6 +21,8 @@ struct question {
     int timeout_ms;
     int64_t deadline, begun; /* ns */
     struct link link;
+    bool connected; /* somebody accepted, now or before */
+    int cut;        /* how often it broke off behind the handshake */
     enum link_trouble trouble;
 };
 
@@ -47,7 +52,7 @@ static int question_fail(const struct question *q, int rc, struct gp_error *err)
                      url, strerror(-rc));
         return -EHOSTUNREACH;
     case -ETIMEDOUT:
-        if (q->link.connected) /* perhaps by the kernel, for a process that cannot */
+        if (q->connected) /* perhaps by the kernel, for a process that cannot */
             gp_error_set(err,
                          "the server at %.100s takes connections but says nothing within "
                          "%d ms; is it stopped, or out of file descriptors (its log says "
@@ -98,13 +103,20 @@ static int answer_take(void *socket, void *answer, size_t *answer_size)
 /* The connection broke. -EAGAIN: as happens when a server stops or is busy; ask again. */
 static int question_broken(struct question *q, bool again)
 {
-    if (q->link.shaken)
-        return -EPROTO;
-    q->trouble = link_curve_trouble(&q->curve, q->url, gp_deadline_left_ms(q->deadline, 1000));
-    if (q->trouble == LINK_TROUBLE_OTHER)
-        return -EPROTO;
     bool slow = gp_clock_ns() - q->begun >= (int64_t)LINK_HANDSHAKE_MS * 1000000;
-    return q->trouble == LINK_TROUBLE_WRONG_KEY && (slow || !again) ? -EAGAIN : -EACCES;
+    if (q->link.shaken) /* who takes the questions may just have died, and has a successor */
+        return q->cut++ ? -EPROTO : -EAGAIN;
+    q->trouble = link_curve_trouble(&q->curve, q->url, gp_deadline_left_ms(q->deadline, 1000));
+    switch (q->trouble) {
+    case LINK_TROUBLE_SILENT:
+        return -EAGAIN;
+    case LINK_TROUBLE_NONE:
+        return slow || !again ? -EAGAIN : -EPROTO;
+    case LINK_TROUBLE_WRONG_KEY:
+        return slow || !again ? -EAGAIN : -EACCES;
+    default:
+        return link_trouble_of_keys(q->trouble) ? -EACCES : -EPROTO;
+    }
 }
 
 static int answer_wait(struct question *q, void *answer, size_t *answer_size, bool again)
@@ -162,6 +174,7 @@ static int ask_once(struct question *q, const struct iovec *text, void *answer, 
         rc = link_errno();
     if (rc == 0)
         rc = answer_wait(q, answer, answer_size, again);
+    q->connected |= q->link.connected;
     link_close(&q->link, 0);
     link_context_end(ctx);
     return rc;
@@ -201,6 +214,7 @@ int gpz_ask(const char *url, const void *question, size_t question_size, void *a
         return question_fail(&q, rc, err);
     rc = strlen(plain) < LINK_ENDPOINT_MAX ? -EAGAIN : -EINVAL;
     for (int i = 0; rc == -EAGAIN; i++) {
+        usleep(i ? ASK_PAUSE_US : 0);
         rc = ask_once(&q, &text, answer, answer_size, i > 0);
         if (rc == -EAGAIN && gp_deadline_left_ms(q.deadline, 1000) == 0)
             rc = -ETIMEDOUT;

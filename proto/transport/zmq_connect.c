@@ -167,7 +167,7 @@ static bool attempt_hopeless(struct attempt *a, int dropped)
     bool slow = gp_clock_ns() - a->begun >= (int64_t)LINK_HANDSHAKE_MS * 1000000;
     int left = gp_deadline_left_ms(a->deadline, 1000);
     a->trouble = link_curve_trouble(&a->endpoints.curve, a->endpoints.up, left);
-    return a->trouble != LINK_TROUBLE_OTHER &&
+    return link_trouble_of_keys(a->trouble) &&
            (a->trouble != LINK_TROUBLE_WRONG_KEY || (!slow && dropped >= UNSHAKEN_MAX));
 }
 

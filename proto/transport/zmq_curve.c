@@ -185,12 +185,14 @@ static enum mechanism mechanism_ask(int fd, int64_t deadline)
     unsigned char greeting[GREETING_BYTES];
     size_t got = 0;
     if (send(fd, hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
-        return LINK_SPEAKS_OTHER;
+        return LINK_SPEAKS_NOTHING;
     while (got < sizeof greeting) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, gp_deadline_left_ms(deadline, 1000)) <= 0)
-            break;
-        ssize_t n = recv(fd, greeting + got, sizeof greeting - got, 0);
+        ssize_t n = -1;
+        if (poll(&p, 1, gp_deadline_left_ms(deadline, 1000)) > 0)
+            n = recv(fd, greeting + got, sizeof greeting - got, 0);
+        if (n < 0 && got == 0)
+            return LINK_SPEAKS_NOTHING;
         if (n <= 0)
             break;
         got += (size_t)n;
@@ -203,14 +205,18 @@ enum link_trouble link_curve_trouble(const struct link_curve *curve, const char 
 {
     int64_t deadline = gp_deadline_us((int64_t)timeout_ms * 1000);
     int fd = -1;
-    if (strncmp(endpoint, "tcp://", 6) != 0 || gp_dial(endpoint, timeout_ms, &fd) != 0)
+    if (strncmp(endpoint, "tcp://", 6) != 0)
         return LINK_TROUBLE_OTHER;
+    if (gp_dial(endpoint, timeout_ms, &fd) != 0)
+        return LINK_TROUBLE_SILENT;
     enum mechanism speaks = mechanism_ask(fd, deadline);
     close(fd);
     if (speaks == LINK_SPEAKS_OTHER)
         return LINK_TROUBLE_OTHER;
+    if (speaks == LINK_SPEAKS_NOTHING)
+        return LINK_TROUBLE_SILENT;
     if (curve->role == LINK_CLEAR)
-        return speaks == LINK_SPEAKS_CURVE ? LINK_TROUBLE_NO_KEY : LINK_TROUBLE_OTHER;
+        return speaks == LINK_SPEAKS_CURVE ? LINK_TROUBLE_NO_KEY : LINK_TROUBLE_NONE;
     return speaks == LINK_SPEAKS_CURVE ? LINK_TROUBLE_WRONG_KEY : LINK_TROUBLE_KEY_UNWANTED;
 }
 

@@ -145,20 +145,29 @@ void link_query_show(const struct link_curve *curve, const struct link_word *wor
                      char out[LINK_QUERY_MAX]);
 int link_curve_options(void *socket, const struct link_curve *curve);
 
-/* What a ZMTP listener's greeting says about how it wants to be spoken to. */
-enum mechanism { LINK_SPEAKS_OTHER, LINK_SPEAKS_CLEAR, LINK_SPEAKS_CURVE };
+/* What a ZMTP listener's greeting says about how it wants to be spoken to. NOTHING: it has said
+ * nothing yet, or just went, which a busy server does as well as one that stops. */
+enum mechanism { LINK_SPEAKS_OTHER, LINK_SPEAKS_NOTHING, LINK_SPEAKS_CLEAR, LINK_SPEAKS_CURVE };
 enum mechanism link_mechanism_read(const unsigned char *greeting, size_t size);
 
-/* A handshake has failed: do the keys not agree? Asks whoever listens there. */
+/* A handshake has failed: do the keys not agree? Asks whoever listens there. SILENT: it cannot
+ * be told. NONE: it speaks as we do. */
 enum link_trouble {
     LINK_TROUBLE_OTHER,
+    LINK_TROUBLE_SILENT,
+    LINK_TROUBLE_NONE,
     LINK_TROUBLE_NO_KEY,
     LINK_TROUBLE_KEY_UNWANTED,
     LINK_TROUBLE_WRONG_KEY,
 };
 enum link_trouble link_curve_trouble(const struct link_curve *curve, const char *endpoint,
                                      int timeout_ms);
-/* Say so of `who` ("server", "worker"): -EACCES; for LINK_TROUBLE_OTHER -EPROTO, unsaid. */
+/* Whether it is one of keys, which does not pass. */
+static inline bool link_trouble_of_keys(enum link_trouble trouble)
+{
+    return trouble >= LINK_TROUBLE_NO_KEY;
+}
+/* Say so of `who` ("server", "worker"): -EACCES; for what is none of keys -EPROTO, unsaid. */
 int link_trouble_explain(enum link_trouble trouble, const char *who, const char *endpoint,
                          struct gp_error *err);
 

@@ -135,6 +135,94 @@ static void test_silent(void **state)
     close(held);
 }
 
+/* What takes the questions at a listening socket that another process keeps. */
+struct successor {
+    int held;
+    char url[64];
+    void (*before)(struct successor *s);
+};
+
+static void router_open(const struct successor *s, struct server *server)
+{
+    int fd = dup(s->held);
+    *server = (struct server){.ctx = zmq_ctx_new()};
+    server->socket = zmq_socket(server->ctx, ZMQ_ROUTER);
+    assert_int_equal(zmq_setsockopt(server->socket, ZMQ_USE_FD, &fd, sizeof fd), 0);
+    assert_int_equal(zmq_bind(server->socket, s->url), 0);
+}
+
+static void router_close(struct server *server)
+{
+    zmq_close(server->socket);
+    zmq_ctx_term(server->ctx);
+}
+
+/* It takes two connections and reads nothing: that of the question, until the handshake is given up,
+ * and the one by which the client finds out why. */
+static void stands_still(struct successor *s)
+{
+    char bytes[256];
+    for (int i = 0; i < 2; i++) {
+        int fd = accept(s->held, NULL, NULL);
+        while (recv(fd, bytes, sizeof bytes, 0) > 0)
+            ;
+        close(fd);
+    }
+}
+
+static void dies_with_a_question(struct successor *s)
+{
+    struct server first;
+    char part[256];
+    router_open(s, &first);
+    zmq_recv(first.socket, part, sizeof part, 0);
+    zmq_recv(first.socket, part, sizeof part, 0);
+    router_close(&first);
+}
+
+static void *successor_main(void *arg)
+{
+    struct successor *s = arg;
+    struct server last;
+    s->before(s);
+    router_open(s, &last);
+    server_main(&last);
+    router_close(&last);
+    return NULL;
+}
+
+static void ask_successor(void (*before)(struct successor *s))
+{
+    struct successor s = {.before = before};
+    char answer[64];
+    size_t size = sizeof answer;
+    pthread_t thread;
+    int port;
+    struct gp_error err = {.text = ""};
+    s.held = raw_port_reserve(&port);
+    assert_int_equal(listen(s.held, 16), 0);
+    snprintf(s.url, sizeof s.url, "tcp://127.0.0.1:%d", port);
+    assert_int_equal(pthread_create(&thread, NULL, successor_main, &s), 0);
+    int rc = tp->ask(s.url, "hello", 5, answer, &size, PATIENCE_MS, &err);
+    if (rc)
+        fail_msg("%s", err.text);
+    pthread_join(thread, NULL);
+    close(s.held);
+    assert_memory_equal(answer, "olleh", 5);
+}
+
+static void test_a_server_that_stands_still_is_asked_again(void **state)
+{
+    (void)state;
+    ask_successor(stands_still);
+}
+
+static void test_a_server_that_has_a_successor_is_asked_again(void **state)
+{
+    (void)state;
+    ask_successor(dies_with_a_question);
+}
+
 static void test_bad_address(void **state)
 {
     (void)state;
@@ -149,9 +237,14 @@ static void test_bad_address(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answered), cmocka_unit_test(test_answer_too_long),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_wrong_service),
-        cmocka_unit_test(test_silent),   cmocka_unit_test(test_bad_address),
+        cmocka_unit_test(test_answered),
+        cmocka_unit_test(test_answer_too_long),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_wrong_service),
+        cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_bad_address),
+        cmocka_unit_test(test_a_server_that_stands_still_is_asked_again),
+        cmocka_unit_test(test_a_server_that_has_a_successor_is_asked_again),
     };
     struct gp_error err = {.text = ""};
     tp = gp_transport_find("tcp://", getenv("GPUPOOL_PLUGIN_DIR"), &err);
