@@ -10,6 +10,7 @@ import os
 import struct
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,11 @@ def test_log_lines(scene: Scene) -> None:
 
 
 def test_sessions_whose_programs_never_come(scene: Scene) -> None:
-    answers = [ask_for_session(scene.server, token="token-of-blue") for _ in range(20)]
+    with ThreadPoolExecutor(20) as threads:  # at once: a worker does not wait long for its program
+        asked = [
+            threads.submit(ask_for_session, scene.server, token="token-of-blue") for _ in range(20)
+        ]
+        answers = [each.result() for each in asked]
     refused = [each for each in answers if each["word"] == "refused"]
     assert len(answers) - len(refused) == 16, "a quarter of max_sessions"
     assert {each["code"] for each in refused} == {"busy"}

@@ -274,7 +274,7 @@ def test_killed_server_ends_no_session_and_keeps_its_key(
     server.start()
     assert server.address == before
     assert_passes(server.run([vector_add], "zmq"), "vector_add")
-    assert len(server.sessions()) == 1
+    wait_until(lambda: len(server.sessions()) == 1, "the other's session is over")
     program.say("end")
     assert "PASS hold" in program.finish().stdout
 

@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from gpupool_kubernetes import names, pod_controller, pods, sweep
-from gpupool_kubernetes.cluster import Cluster
 from gpupool_kubernetes.leader import Leader
 from gpupool_kubernetes.pod_leases import Owner
 from gpupool_kubernetes.sweep import Sweep
@@ -422,14 +421,15 @@ async def test_a_watch_that_is_too_old_begins_anew(world: KubernetesWorld) -> No
 
 
 async def test_one_of_two_controllers_works(world: KubernetesWorld) -> None:
-    def candidate(identity: str, cluster: Cluster = world.cluster) -> Leader:
-        return Leader(cluster, "gpupool-system", "gpupool-controller", identity, pace=0.02)
+    def candidate(identity: str, pace: float = 0.02) -> Leader:
+        return Leader(world.cluster, "gpupool-system", "gpupool-controller", identity, pace)
 
-    one, two = candidate("one"), candidate("two")
+    # The second is slower: a machine that stands still for a moment ends no leadership.
+    one, two = candidate("one"), candidate("two", 0.06)
     await asyncio.wait_for(one.acquire(), 10)
     holding = asyncio.create_task(one.hold())
     waiting = asyncio.create_task(two.acquire())
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(1.0)  # longer than it holds without
     assert not waiting.done(), "the first renews it"
     holding.cancel()
     await asyncio.wait_for(waiting, 10)  # the first has died
