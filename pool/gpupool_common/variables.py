@@ -21,6 +21,7 @@ NAMES = frozenset(
         "GPUPOOL_HOME",
         "GPUPOOL_INSECURE_PLAIN",
         "GPUPOOL_JOIN_TOKEN",
+        "GPUPOOL_LANES",
         "GPUPOOL_LEASE",
         "GPUPOOL_LOG",
         "GPUPOOL_NOTICE",

@@ -9,15 +9,14 @@
 /* What a close may spend on sending the rest. */
 #define CLOSE_MS 1000
 
-static bool is_forked(const struct gp_channel *ch)
+bool tcp_is_forked(const struct gp_channel *ch)
 {
     return ch->generation != gp_fork_generation();
 }
 
 /* --- the end ------------------------------------------------------------- */
 
-/* Mark the channel dead, unless it is. Who receives wakes by the socket's end. */
-static void channel_kill(struct gp_channel *ch, int why)
+void tcp_channel_kill(struct gp_channel *ch, int why)
 {
     int none = 0;
     if (!atomic_compare_exchange_strong(&ch->dead, &none, why))
@@ -54,27 +53,13 @@ static int room_wait(struct gp_channel *ch, int64_t deadline)
     return rc;
 }
 
-/* Take `n` bytes off the front of a list. */
-static void list_advance(struct iovec **list, int *count, size_t n)
-{
-    while (*count > 0 && n >= (*list)->iov_len) {
-        n -= (*list)->iov_len;
-        (*list)++;
-        (*count)--;
-    }
-    if (*count > 0) {
-        (*list)->iov_base = (char *)(*list)->iov_base + n;
-        (*list)->iov_len -= n;
-    }
-}
-
 /* Send a list to its end; at the deadline what is left of it is in the list. */
 static int list_send(struct gp_channel *ch, struct iovec **list, int *count, int64_t deadline)
 {
     while (*count > 0) {
         ssize_t n = tcp_socket_send(&ch->socket, *list, *count);
         if (n >= 0)
-            list_advance(list, count, (size_t)n);
+            tcp_list_advance(list, count, (size_t)n);
         else if (n != -EAGAIN)
             return (int)n;
         else {
@@ -170,6 +155,26 @@ static int long_send_sealed(struct gp_channel *ch, const struct iovec *iov, int 
     return rc ? rc : gather_send(ch, INT64_MAX);
 }
 
+static int note_gather(struct gp_channel *ch, uint32_t kind, size_t value)
+{
+    struct stripe_note note = {.value = (uint32_t)value, .kind = kind};
+    int rc = ch->gather_used + sizeof note > GATHER_BYTES ? gather_send(ch, INT64_MAX) : 0;
+    if (rc)
+        return rc;
+    memcpy(ch->gather + ch->gather_used, &note, sizeof note);
+    ch->gather_used += sizeof note;
+    return 0;
+}
+
+/* The note goes first: the peer's lanes may be asleep, and have no room for a whole message. */
+static int long_send_striped(struct gp_channel *ch, const struct iovec *iov, int count, size_t size)
+{
+    int rc = note_gather(ch, STRIPE_NOTE_MESSAGE, size);
+    if (rc == 0)
+        rc = gather_send(ch, INT64_MAX);
+    return rc ? rc : tcp_lanes_send(ch->lanes, iov, count, size);
+}
+
 static int send_locked(struct gp_channel *ch, const struct iovec *iov, int count, size_t size,
                        unsigned flags)
 {
@@ -177,6 +182,8 @@ static int send_locked(struct gp_channel *ch, const struct iovec *iov, int count
         return ch->dead;
     size_t room = gp_batch_room(size);
     int rc = 0;
+    if (size >= STRIPE_LEAST && ch->lanes && ch->lanes->carry > 0)
+        return long_send_striped(ch, iov, count, size);
     if (ch->gather_used + room > GATHER_BYTES)
         rc = gather_send(ch, INT64_MAX);
     if (rc)
@@ -202,7 +209,7 @@ static int send_result(struct gp_channel *ch, int rc)
 {
     if (rc == 0)
         return 0;
-    channel_kill(ch, rc == -EBADF || rc == -EPROTO ? rc : -EPIPE);
+    tcp_channel_kill(ch, rc == -EBADF || rc == -EPROTO ? rc : -EPIPE);
     return rc == -EBADF ? rc : -EPIPE;
 }
 
@@ -210,7 +217,7 @@ static int tcp_send(struct gp_channel *ch, const struct iovec *iov, int count, u
 {
     size_t size;
     int rc = gp_gather_size(iov, count, &size);
-    if (rc == 0 && is_forked(ch))
+    if (rc == 0 && tcp_is_forked(ch))
         rc = -EPIPE;
     if (rc)
         return rc; /* of the caller's, not of the channel's */
@@ -222,7 +229,7 @@ static int tcp_send(struct gp_channel *ch, const struct iovec *iov, int count, u
 
 static int tcp_flush(struct gp_channel *ch)
 {
-    if (is_forked(ch))
+    if (tcp_is_forked(ch))
         return -EPIPE;
     int rc = ch->dead ? ch->dead : tcp_socket_glance(&ch->socket);
     if (rc || !ch->waiting)
@@ -233,10 +240,17 @@ static int tcp_flush(struct gp_channel *ch)
     return rc;
 }
 
+static void channel_settle(struct gp_channel *ch, int64_t deadline)
+{
+    if (ch->lanes)
+        tcp_lanes_settle(ch->lanes, deadline);
+    tcp_socket_settle(&ch->socket, false, deadline);
+}
+
 static void tcp_leave(struct gp_channel *ch)
 {
-    if (!is_forked(ch) && tcp_socket_is_ours(&ch->socket))
-        tcp_socket_settle(&ch->socket, false, gp_deadline_us((int64_t)CLOSE_MS * 1000));
+    if (!tcp_is_forked(ch) && tcp_socket_is_ours(&ch->socket))
+        channel_settle(ch, gp_deadline_us((int64_t)CLOSE_MS * 1000));
 }
 
 static void tcp_relieve(struct gp_channel *ch, gp_relief_fn *relief, void *owner)
@@ -255,117 +269,19 @@ int tcp_flush_try(struct gp_channel *ch)
     return rc;
 }
 
-/* --- receiving ----------------------------------------------------------- */
-
-/* What the socket has, without waiting: 0 something, -EAGAIN, -EPIPE, -EBADF. */
-static int socket_take(struct gp_channel *ch)
+int tcp_lanes_tell(struct gp_channel *ch, unsigned lanes)
 {
-    size_t room;
-    void *to = ch->tls ? tcp_tls_space(ch->tls, &room) : tcp_frames_space(&ch->frames, &room);
-    ssize_t n = tcp_socket_recv(&ch->socket, to, room);
-    if (n < 0)
-        return (int)n;
-    if (ch->tls)
-        tcp_tls_filled(ch->tls, (size_t)n);
-    else
-        tcp_frames_filled(&ch->frames, (size_t)n);
-    ch->sealed_left = ch->tls != NULL;
-    return 0;
-}
-
-/* Open what was taken from the socket: 0 something, -EAGAIN, -EPROTO. */
-static int sealed_open(struct gp_channel *ch)
-{
-    size_t room;
-    if (!ch->sealed_left)
+    if (!gp_turnstile_try(&ch->sending))
         return -EAGAIN;
-    void *to = tcp_frames_space(&ch->frames, &room);
-    ssize_t n = tcp_tls_open(ch->tls, to, room);
-    ch->sealed_left = n == (ssize_t)room;
-    if (n < 0)
-        return (int)n;
-    tcp_frames_filled(&ch->frames, (size_t)n);
-    return 0;
-}
-
-/* The next message of what was taken from the socket. */
-static int message_next(struct gp_channel *ch, const void **message, size_t *size)
-{
-    int rc;
-    while ((rc = tcp_frames_next(&ch->frames, message, size)) == -EAGAIN)
-        if ((rc = sealed_open(ch)) != 0)
-            break;
-    return rc;
-}
-
-/* The next message without waiting; -EPIPE once all that came has been taken. */
-static int message_take(struct gp_channel *ch, const void **message, size_t *size)
-{
-    for (;;) {
-        int rc = message_next(ch, message, size);
-        if (rc != -EAGAIN)
-            return rc;
-        rc = ch->ended ? -EPIPE : socket_take(ch);
-        if (rc == -EPIPE)
-            ch->ended = true;
-        if (rc)
-            return rc;
+    bool room = ch->gather_used + sizeof(struct stripe_note) <= GATHER_BYTES;
+    int rc = ch->dead ? ch->dead : room ? note_gather(ch, STRIPE_NOTE_LANES, lanes) : -EAGAIN;
+    if (rc == 0) {
+        atomic_store(&ch->lanes->carry, lanes);
+        atomic_store(&ch->waiting, true);
+        tcp_keeper_nudge(ch);
     }
-}
-
-static int message_spin(struct gp_channel *ch, int64_t deadline, const void **message, size_t *size)
-{
-    int64_t end = gp_clock_ns() + ch->spin.budget_ns;
-    if (end > deadline)
-        end = deadline;
-    int rc = -EAGAIN;
-    do
-        if (tcp_socket_may_recv(&ch->socket))
-            rc = message_take(ch, message, size);
-    while (rc == -EAGAIN && gp_clock_ns() < end);
+    gp_turnstile_leave(&ch->sending);
     return rc;
-}
-
-static int message_wait(struct gp_channel *ch, int64_t timeout_us, const void **message,
-                        size_t *size)
-{
-    bool polls = timeout_us == 0;
-    int rc = polls || ch->ended ? message_take(ch, message, size) : message_next(ch, message, size);
-    if (rc != -EAGAIN)
-        return rc;
-    /* Whoever waits for an answer wants the question to have gone. */
-    if (ch->waiting && !ch->dead)
-        tcp_flush_try(ch);
-    if (polls)
-        return -EAGAIN;
-    int64_t deadline = gp_deadline_us(timeout_us), begin = gp_clock_ns();
-    rc = message_spin(ch, deadline, message, size);
-    while (rc == -EAGAIN && (deadline == INT64_MAX || gp_clock_ns() < deadline)) {
-        rc = tcp_socket_wait(&ch->socket, POLLIN, deadline);
-        if (rc == 0)
-            rc = message_take(ch, message, size);
-    }
-    gp_spin_learn(&ch->spin, rc == 0 ? gp_clock_ns() - begin : INT64_MAX);
-    return rc;
-}
-
-static int tcp_recv(struct gp_channel *ch, int64_t timeout_us, const void **message, size_t *size)
-{
-    if (is_forked(ch))
-        return -EPIPE;
-    int dead = ch->dead;
-    if (dead == -EPROTO || dead == -EBADF)
-        return dead;
-    int rc = message_wait(ch, timeout_us, message, size);
-    if (rc == -EPIPE || rc == -EPROTO || rc == -EBADF)
-        channel_kill(ch, rc);
-    return rc;
-}
-
-static void tcp_release(struct gp_channel *ch)
-{
-    if (!is_forked(ch))
-        tcp_frames_release(&ch->frames);
 }
 
 /* --- life ---------------------------------------------------------------- */
@@ -409,17 +325,20 @@ static void tcp_close(struct gp_channel *ch)
     if (!ch)
         return;
     bool ours = tcp_socket_is_ours(&ch->socket);
-    if (is_forked(ch)) { /* its copy alone: the connection is the parent's */
+    if (tcp_is_forked(ch)) { /* its copy alone: the connection is the parent's */
+        tcp_lanes_close(ch->lanes, 0, true);
         if (ours)
             close(ch->socket.fd);
         return;
     }
     int64_t deadline = gp_deadline_us((int64_t)CLOSE_MS * 1000);
+    tcp_lanes_end_opening(ch->lanes); /* it may have something for the keeper */
     tcp_keeper_stop(ch);
     gp_turnstile_enter(&ch->sending);
     if (!ch->dead && ours)
         gather_send(ch, deadline);
     gp_turnstile_leave(&ch->sending);
+    tcp_lanes_close(ch->lanes, deadline, false);
     if (ours && tcp_socket_is_ours(&ch->socket)) {
         tcp_socket_finish(&ch->socket, deadline);
         close(ch->socket.fd);

@@ -1,17 +1,20 @@
 /*
  * The tcp transport, as its own files see it.
  *
- *   tcp.c          a channel: sending, receiving, the end; the table
+ *   tcp.c          a channel: sending, the end; the table
+ *   tcp_receive.c  receiving
  *   tcp_socket.c   its socket: options, waiting, whether it is still ours, silence
  *   tcp_keeper.c   the thread that sends what was gathered in time
  *   tcp_frames.c   messages in what a stream brings
  *   tcp_tls.c      TLS 1.3 over a socket
+ *   tcp_guest.c    letting in who has knocked
  *   tcp_listen.c   listening and accepting, behind the door (door.h)
  *   tcp_connect.c  addresses, and connecting
+ *   tcp_lanes.h    further connections, for long messages
  *
- * A channel is one TCP connection. What is sent goes from the calling thread into the
+ * A channel is one TCP connection, beside which lanes may carry what is long. What is sent goes from the calling thread into the
  * socket, and what is received is read by the thread that asks for it: no other thread has
- * part in a round trip, and there is no descriptor but the connection's. plain:// shows who
+ * part in a round trip. plain:// shows who
  * is there and no more (HMAC over both sides' nonces); tls:// encrypts, with the word of the
  * address as the key that both have.
  */
@@ -25,6 +28,8 @@
 #include "transport/silence.h"
 #include "transport/support.h"
 #include "transport/tcp_frames.h"
+#include "transport/tcp_lanes.h"
+#include "transport/tcp_socket.h"
 #include "transport/tcp_tls.h"
 
 /* Messages that wait to be sent together: bytes, and for how long. */
@@ -33,14 +38,6 @@
 
 #define TCP_TLS_SCHEME "tls://"
 #define TCP_PLAIN_SCHEME "plain://"
-
-/* A connected socket that may lie in somebody else's process. */
-struct tcp_socket {
-    int fd;
-    struct gp_fd_mark mark; /* on the connecting side */
-    int64_t silence_ms;
-    _Atomic int64_t looked_ns; /* when the peer was last looked at */
-};
 
 struct gp_channel {
     struct tcp_socket socket;
@@ -59,6 +56,10 @@ struct gp_channel {
     struct gp_spin spin;
     bool sealed_left; /* TLS may have more of what has come */
     bool ended;       /* nothing more comes */
+    size_t noted;     /* a message of so many bytes is due on the lanes; 0: none */
+    bool striped;     /* and one from there is lent out */
+
+    struct tcp_lanes *lanes; /* NULL: none are wanted */
 
     /* 0, or why the channel is dead: -EPIPE, -EPROTO, -EBADF. What came before may still be
      * received after -EPIPE. Set once; it carries nothing but itself. */
@@ -71,26 +72,6 @@ struct gp_channel {
     } keeper;
 };
 
-/* tcp_socket.c. Not 0: -EPIPE, -EBADF the program has closed it. */
-void tcp_socket_init(struct tcp_socket *s, int fd, const struct gp_silence *silence, bool accepted);
-bool tcp_socket_is_ours(const struct tcp_socket *s);
-/* Send without waiting: bytes (> 0), -EAGAIN, -EPIPE, -EBADF. */
-ssize_t tcp_socket_send(struct tcp_socket *s, const struct iovec *iov, int count);
-/* Likewise; -EPIPE also at its end. */
-ssize_t tcp_socket_recv(struct tcp_socket *s, void *to, size_t size);
-/* Whether to try, from a thread that asks again and again: cheaper than trying for who must see
- * each time whether the descriptor is still ours. */
-bool tcp_socket_may_recv(const struct tcp_socket *s);
-/* Sleep until `events` (of poll) or the end, at most until `deadline` and never for long. */
-int tcp_socket_wait(struct tcp_socket *s, short events, int64_t deadline);
-/* Whether the peer is known to be gone, looked at now and then only: 0, -EPIPE, -EBADF. */
-int tcp_socket_glance(struct tcp_socket *s);
-/* Wait until the peer's kernel has what was sent; what comes meanwhile is let go of if `drops`.
- * From then on the end of the socket is one in order. */
-void tcp_socket_settle(struct tcp_socket *s, bool drops, int64_t deadline);
-/* Say that no more comes, and settle. */
-void tcp_socket_finish(struct tcp_socket *s, int64_t deadline);
-
 /* tcp.c */
 __attribute__((visibility("default"))) extern const struct gp_transport gp_transport_tcp;
 /* Takes the socket and `tls` over on success. */
@@ -98,6 +79,18 @@ int tcp_channel_new(int fd, struct tcp_tls *tls, const struct gp_silence *silenc
                     struct gp_channel **out);
 /* Send what is gathered: 0, -EAGAIN somebody is sending or the socket is full, -EPIPE, -EBADF. */
 int tcp_flush_try(struct gp_channel *ch);
+/* Mark the channel dead, unless it is: -EPIPE, -EPROTO, -EBADF. Who receives wakes by the
+ * socket's end. */
+void tcp_channel_kill(struct gp_channel *ch, int why);
+/* Whether it is a parent's. */
+bool tcp_is_forked(const struct gp_channel *ch);
+/* Tell the peer that so many lanes are in, and use them, unless somebody is sending: 0, -EAGAIN,
+ * or why the channel is dead. */
+int tcp_lanes_tell(struct gp_channel *ch, unsigned lanes);
+
+/* tcp_receive.c */
+int tcp_recv(struct gp_channel *ch, int64_t timeout_us, const void **message, size_t *size);
+void tcp_release(struct gp_channel *ch);
 
 /* tcp_keeper.c */
 int tcp_keeper_start(struct gp_channel *ch);
@@ -118,6 +111,10 @@ struct tcp_address {
  * left out, and "?fd=N" in its place. -EINVAL. */
 int tcp_address_parse(const char *url, bool listening, struct tcp_address *out,
                       struct gp_error *err);
+/* Behind a knock: the worker and this side show each other that they have the word, and get
+ * another for what they connect beside. `tls` is NULL without it. */
+int tcp_greet(const struct door_knocked *k, const unsigned char *word, bool encrypts,
+              int64_t deadline, struct tcp_tls **tls, unsigned char lanes_word[DOOR_WORD_BYTES]);
 int tcp_connect(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err);
 
 /* tcp_listen.c */

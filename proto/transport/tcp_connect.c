@@ -65,31 +65,34 @@ int tcp_address_parse(const char *url, bool listening, struct tcp_address *out,
 struct attempt {
     struct tcp_address to;
     struct gp_silence silence;
+    unsigned lanes;
     int64_t deadline;
     bool accepted; /* somebody took the connection, now or before */
 };
 
 /* Without TLS: the worker shows that it has the word, then this side, for this connection. */
-static int greet_plain(const struct attempt *a, const struct door_knocked *k)
+static int greet_plain(const struct door_knocked *k, const unsigned char *word, int64_t deadline,
+                       unsigned char *lanes_word)
 {
     unsigned char body[DOOR_BODY_BYTES], proof[DOOR_PROOF_BYTES];
-    int rc = door_hear_answer(k, a->to.word, a->deadline, sizeof body, body);
+    int rc = door_hear_answer(k, word, deadline, sizeof body, body);
     if (rc)
         return rc;
-    door_confirm(k, a->to.word, body, proof);
+    door_lanes_word(word, k->nonce, body, lanes_word);
+    door_confirm(k, word, body, proof);
     return send(k->fd, proof, sizeof proof, MSG_NOSIGNAL) == (ssize_t)sizeof proof ? 0 : -EAGAIN;
 }
 
-static int greet_tls(const struct attempt *a, int fd, struct tcp_tls **out)
+static int greet_tls(int fd, const unsigned char *word, int64_t deadline, struct tcp_tls **out)
 {
     unsigned char key[DOOR_PROOF_BYTES];
     struct tcp_tls *tls = NULL;
-    door_key(a->to.word, key);
+    door_key(word, key);
     int rc = tcp_tls_new(key, false, &tls);
     explicit_bzero(key, sizeof key);
     while (rc == 0 && (rc = tcp_tls_pump(tls, fd)) == -EAGAIN) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        int left = gp_deadline_left_ms(a->deadline, 1000);
+        int left = gp_deadline_left_ms(deadline, 1000);
         rc = left == 0 ? -ETIMEDOUT : 0;
         if (rc == 0)
             poll(&p, 1, left);
@@ -101,21 +104,35 @@ static int greet_tls(const struct attempt *a, int fd, struct tcp_tls **out)
     return rc == -EPIPE ? -EAGAIN : rc;
 }
 
+int tcp_greet(const struct door_knocked *k, const unsigned char *word, bool encrypts,
+              int64_t deadline, struct tcp_tls **tls, unsigned char lanes_word[DOOR_WORD_BYTES])
+{
+    *tls = NULL;
+    if (!encrypts)
+        return greet_plain(k, word, deadline, lanes_word);
+    int rc = greet_tls(k->fd, word, deadline, tls);
+    return rc ? rc : tcp_tls_word(*tls, lanes_word, DOOR_WORD_BYTES);
+}
+
 static int attempt_once(struct attempt *a, struct gp_channel **out)
 {
     struct door_knocked k;
     struct tcp_tls *tls = NULL;
+    unsigned char word[DOOR_WORD_BYTES];
     int rc = door_knock(a->to.endpoint, a->to.word, a->deadline, &k);
     if (rc)
         return rc;
     a->accepted = true;
-    rc = a->to.encrypts ? greet_tls(a, k.fd, &tls) : greet_plain(a, &k);
+    rc = tcp_greet(&k, a->to.word, a->to.encrypts, a->deadline, &tls, word);
     if (rc == 0)
         rc = tcp_channel_new(k.fd, tls, &a->silence, false, out);
     if (rc) {
         tcp_tls_free(tls);
         close(k.fd);
+    } else if (a->lanes > 1) {
+        tcp_lanes_connect(*out, a->lanes, &a->silence, word);
     }
+    explicit_bzero(word, sizeof word);
     return rc;
 }
 
@@ -125,6 +142,8 @@ int tcp_connect(const char *url, int timeout_ms, struct gp_channel **out, struct
         .deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000),
     };
     int rc = gp_silence_read(&a.silence, err);
+    if (rc == 0)
+        rc = tcp_lanes_setting(&a.lanes, err);
     if (rc == 0)
         rc = tcp_address_parse(url, false, &a.to, err);
     if (rc)

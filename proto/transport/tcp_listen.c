@@ -1,63 +1,32 @@
-/* Listening and accepting: what a guest at the door (door_entry.h) goes through. */
+/* Listening and accepting: strangers at the door, then one guest at a time. */
 #include <errno.h>
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include "transport/door_entry.h"
+#include "transport/hex.h"
 #include "transport/tcp_channel.h"
+#include "transport/tcp_guest.h"
 
 struct gp_listener {
-    struct door_entry entry;
+    struct door *door;
     struct tcp_address address; /* as bound, without wildcards for the port */
     struct gp_silence silence;
     char url[TCP_URL_MAX];
-    struct tcp_tls *tls; /* with the guest */
+    unsigned generation;
+    struct tcp_guest guest;
+    unsigned lanes;
 };
 
-/* --- a guest -------------------------------------------------------------- */
+/* --- listening ----------------------------------------------------------- */
 
-static int guest_begin(struct gp_listener *l)
+static void listener_url_set(struct gp_listener *l)
 {
-    unsigned char key[DOOR_PROOF_BYTES];
-    if (!l->address.encrypts)
-        return door_entry_challenge(&l->entry);
-    door_key(door_word(l->entry.door), key);
-    int rc = tcp_tls_new(key, true, &l->tls);
-    explicit_bzero(key, sizeof key);
-    return rc;
-}
-
-static int guest_step(struct gp_listener *l, struct gp_channel **out)
-{
-    int fd = l->entry.fd;
-    int rc = l->address.encrypts ? tcp_tls_pump(l->tls, fd) : door_entry_confirmed(&l->entry);
-    if (rc == 0)
-        rc = tcp_channel_new(fd, l->tls, &l->silence, true, out);
-    if (rc == 0)
-        l->tls = NULL; /* the channel's */
-    return rc;
-}
-
-static void guest_forget(struct gp_listener *l)
-{
-    tcp_tls_free(l->tls);
-    l->tls = NULL;
-}
-
-static const struct door_steps steps = {guest_begin, guest_step, guest_forget};
-
-/* --- listening ------------------------------------------------------------ */
-
-static int listener_open(struct gp_listener *l, const char *url, struct gp_error *err)
-{
-    struct tcp_address *a = &l->address;
-    int rc = gp_silence_read(&l->silence, err);
-    if (rc == 0)
-        rc = tcp_address_parse(url, true, a, err);
-    if (rc)
-        return rc;
-    return door_entry_open(&l->entry, url, a->handed, a->endpoint, sizeof a->endpoint,
-                           a->has_word ? a->word : NULL, err);
+    int length = snprintf(l->url, sizeof l->url, "%s?door=", l->address.endpoint);
+    gp_hex_show(door_word(l->door), DOOR_WORD_BYTES, l->url + length);
 }
 
 int tcp_listen(const char *url, struct gp_listener **out, struct gp_error *err)
@@ -67,12 +36,28 @@ int tcp_listen(const char *url, struct gp_listener **out, struct gp_error *err)
         gp_error_set(err, "cannot listen at %.200s: out of memory", url);
         return -ENOMEM;
     }
-    int rc = listener_open(l, url, err);
+    struct tcp_address *a = &l->address;
+    l->generation = gp_fork_generation();
+    int rc = gp_silence_read(&l->silence, err);
+    if (rc == 0)
+        rc = tcp_address_parse(url, true, a, err);
+    if (rc == 0)
+        rc = tcp_lanes_setting(&l->lanes, err);
     if (rc) {
         free(l);
         return rc;
     }
-    door_entry_show(&l->entry, l->address.endpoint, l->url, sizeof l->url);
+    rc = door_open(a->handed, a->endpoint, sizeof a->endpoint, a->has_word ? a->word : NULL,
+                   &l->door);
+    if (rc) {
+        gp_error_set(err, "cannot listen at %.200s: %s", url, strerror(-rc));
+        free(l);
+        return rc;
+    }
+    l->guest = (struct tcp_guest){.door = l->door, .encrypts = a->encrypts, .fd = -1};
+    if (l->lanes > 1)
+        door_queue(l->door);
+    listener_url_set(l);
     *out = l;
     return 0;
 }
@@ -86,12 +71,62 @@ void tcp_listener_close(struct gp_listener *l)
 {
     if (!l)
         return;
-    door_entry_close(&l->entry, &steps, l);
-    explicit_bzero(l, sizeof *l); /* it has the word */
+    tcp_guest_drop(&l->guest);
+    door_close(l->door);
+    explicit_bzero(l, sizeof *l);
     free(l);
+}
+
+/* --- accepting ----------------------------------------------------------- */
+
+/* The door stays open a while for the client's further connections, and for nobody else. */
+static void door_pass_on(struct gp_listener *l, struct gp_channel *ch, const unsigned char *word)
+{
+    struct door *door = l->door;
+    l->door = l->guest.door = NULL;
+    if (word)
+        tcp_lanes_accept(ch, l->lanes, &l->silence, word, door);
+    else
+        door_close(door);
+}
+
+/* -EAGAIN not yet, or not this one. */
+static int guest_let_in(struct gp_listener *l, struct gp_channel **out)
+{
+    struct tcp_guest *g = &l->guest;
+    unsigned char word[DOOR_WORD_BYTES];
+    if (tcp_guest_step(g) != 0)
+        return -EAGAIN;
+    bool lanes = l->lanes > 1 && tcp_guest_word(g, word) == 0;
+    if (tcp_channel_new(g->fd, g->tls, &l->silence, true, out) != 0) {
+        tcp_guest_drop(g);
+        return -EAGAIN;
+    }
+    tcp_guest_taken(g);
+    door_pass_on(l, *out, lanes ? word : NULL);
+    explicit_bzero(word, sizeof word);
+    return 0;
 }
 
 int tcp_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out, struct gp_error *err)
 {
-    return door_entry_accept(&l->entry, &steps, l, l->address.endpoint, timeout_ms, out, err);
+    int64_t deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000);
+    if (!l->door || l->generation != gp_fork_generation()) {
+        gp_error_set(err, "%s takes one client and has had it; listen again for another",
+                     l->address.endpoint);
+        return -ENOTSUP;
+    }
+    for (;;) {
+        struct pollfd items[DOOR_ITEMS];
+        int left = gp_deadline_left_ms(deadline, 200);
+        poll(items, (nfds_t)door_items(l->door, items), left);
+        door_serve(l->door);
+        if (guest_let_in(l, out) == 0)
+            return 0;
+        if (left == 0) {
+            gp_error_set(err, "nobody connected to %s within %d ms", l->address.endpoint,
+                         timeout_ms);
+            return -EAGAIN;
+        }
+    }
 }

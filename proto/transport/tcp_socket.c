@@ -9,7 +9,7 @@
 
 #include <linux/sockios.h>
 
-#include "transport/tcp_channel.h"
+#include "transport/tcp_socket.h"
 
 /* How long a sleeper does not look whether its descriptor is still there: what is closed
  * never wakes anybody. */
@@ -54,6 +54,19 @@ static int end_of(const struct tcp_socket *s, int error)
     if (error == ENOMEM || error == ENOBUFS)
         return -EAGAIN; /* the kernel's own shortage, which passes */
     return tcp_socket_is_ours(s) ? -EPIPE : -EBADF;
+}
+
+void tcp_list_advance(struct iovec **list, int *count, size_t n)
+{
+    while (*count > 0 && n >= (*list)->iov_len) {
+        n -= (*list)->iov_len;
+        (*list)++;
+        (*count)--;
+    }
+    if (*count > 0) {
+        (*list)->iov_base = (char *)(*list)->iov_base + n;
+        (*list)->iov_len -= n;
+    }
 }
 
 ssize_t tcp_socket_send(struct tcp_socket *s, const struct iovec *iov, int count)
@@ -134,4 +147,10 @@ void tcp_socket_finish(struct tcp_socket *s, int64_t deadline)
 {
     shutdown(s->fd, SHUT_WR);
     tcp_socket_settle(s, true, deadline);
+}
+
+void tcp_socket_shut(struct tcp_socket *s, int how)
+{
+    if (s->fd >= 0 && tcp_socket_is_ours(s))
+        shutdown(s->fd, how);
 }

@@ -34,13 +34,16 @@ int tcp_tls_pump(struct tcp_tls *t, int fd);
 /* A step of it, without the socket: 0, -EAGAIN, -EPROTO. */
 int tcp_tls_shake(struct tcp_tls *t);
 
+/* A word of `size` bytes that only these two have, of the handshake that is over: 0 or -EIO. */
+int tcp_tls_word(struct tcp_tls *t, unsigned char *word, size_t size);
+
 /* Bytes of the peer's: where they go, and that they came. */
 void *tcp_tls_space(struct tcp_tls *t, size_t *room);
 void tcp_tls_filled(struct tcp_tls *t, size_t size);
 /* Open what has come: bytes, -EAGAIN more must come, -EPROTO it was changed on its way. */
 ssize_t tcp_tls_open(struct tcp_tls *t, void *to, size_t size);
 
-/* Seal at most TLS_CHUNK bytes; all that was sealed before has been sent. -EPROTO. */
+/* Seal at most TLS_CHUNK bytes, together with what was sealed and has not been sent. -EPROTO. */
 int tcp_tls_seal(struct tcp_tls *t, const void *from, size_t size);
 /* What is to be sent, and that so much of it was. */
 struct iovec tcp_tls_sealed(const struct tcp_tls *t);

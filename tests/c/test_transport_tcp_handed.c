@@ -48,7 +48,9 @@ static void test_a_handed_socket_serves(void **state)
     ends_join(&e);
     assert_int_equal(send_numbered(e.client, 1, 64, 0), 0);
     expect_numbered(e.worker, 1, 64);
-    assert_int_equal(fcntl(fd, F_GETFD), -1); /* shut behind the client */
+    for (int i = 0; i < PATIENCE_MS && fcntl(fd, F_GETFD) != -1; i++)
+        usleep(1000);
+    assert_int_equal(fcntl(fd, F_GETFD), -1); /* shut behind the client and its lanes */
     ends_close(&e);
 }
 

@@ -63,14 +63,16 @@ add_test(NAME transport_tcp_handed COMMAND test_transport_tcp_handed)
 set_tests_properties(transport_tcp_handed PROPERTIES
   TIMEOUT 60 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
 
-add_executable(test_transport_tcp_lanes ${CMAKE_CURRENT_LIST_DIR}/test_transport_tcp_lanes.c
-  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/tcp_frames.c
-  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/tcp_stripe.c)
-target_link_libraries(test_transport_tcp_lanes PRIVATE gp_transport_suite)
-add_dependencies(test_transport_tcp_lanes gpupool_tcp)
-add_test(NAME transport_tcp_lanes COMMAND test_transport_tcp_lanes)
-set_tests_properties(transport_tcp_lanes PROPERTIES
-  TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
+foreach(name lanes lane_peers)
+  add_executable(test_transport_tcp_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_tcp_${name}.c
+    ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/tcp_frames.c
+    ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/tcp_stripe.c)
+  target_link_libraries(test_transport_tcp_${name} PRIVATE gp_transport_suite)
+  add_dependencies(test_transport_tcp_${name} gpupool_tcp)
+  add_test(NAME transport_tcp_${name} COMMAND test_transport_tcp_${name})
+  set_tests_properties(transport_tcp_${name} PROPERTIES
+    TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
+endforeach()
 
 # Round trips and bulk beside bare sockets: bench/run.py's section "sockets".
 add_executable(bench_sockets EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/sockets.c)

@@ -1,0 +1,133 @@
+/* A lane's reader: piece after piece, to where the whole message is lent from. */
+#include <errno.h>
+#include <poll.h>
+
+#include "transport/tcp_channel.h"
+
+/* How long a reader looks for a piece of a message that nobody has spoken of yet. */
+#define AHEAD_NS 100000000
+
+static bool ended(const struct tcp_lanes *l)
+{
+    int dead = l->channel->dead;
+    return atomic_load(&l->stop) || dead == -EPROTO || dead == -EBADF;
+}
+
+/* Whether the lane carries, and there is room for a message that is due, or may be. */
+static bool may_read(const struct tcp_lane *lane, uint64_t number, bool ahead)
+{
+    const struct tcp_lanes *l = lane->all;
+    return lane->number < l->carry && number < l->taken + LANES_SLOTS &&
+           (ahead || number < l->seen);
+}
+
+/* Until it may read: 0, -ECANCELED. */
+static int turn_wait(struct tcp_lane *lane, uint64_t number, bool ahead)
+{
+    struct tcp_lanes *l = lane->all;
+    pthread_mutex_lock(&l->lock);
+    while (!ended(l) && !may_read(lane, number, ahead))
+        pthread_cond_wait(&l->wake, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+    return ended(l) ? -ECANCELED : 0;
+}
+
+/* What is there, without waiting: bytes, -EAGAIN, -EPIPE, -EPROTO, -EBADF. */
+static ssize_t lane_take(struct tcp_lane *lane, void *to, size_t size)
+{
+    size_t room;
+    if (!lane->tls)
+        return tcp_socket_recv(&lane->socket, to, size);
+    for (;;) {
+        ssize_t n = lane->sealed_left ? tcp_tls_open(lane->tls, to, size) : -EAGAIN;
+        if (n != -EAGAIN)
+            return n;
+        lane->sealed_left = false;
+        void *sealed = tcp_tls_space(lane->tls, &room);
+        n = tcp_socket_recv(&lane->socket, sealed, room);
+        if (n < 0)
+            return n;
+        tcp_tls_filled(lane->tls, (size_t)n);
+        lane->sealed_left = true;
+    }
+}
+
+/* Read all of it. -EAGAIN: not a byte of it came for a while, only if it is `ahead`. */
+static int lane_read(struct tcp_lane *lane, void *to, size_t size, bool ahead)
+{
+    size_t got = 0;
+    while (got < size) {
+        ssize_t n = lane_take(lane, (char *)to + got, size - got);
+        if (n > 0) {
+            got += (size_t)n;
+            continue;
+        }
+        if (n != -EAGAIN)
+            return (int)n;
+        int64_t until = gp_clock_ns() + AHEAD_NS;
+        int rc = tcp_socket_wait(&lane->socket, POLLIN, until);
+        if (rc || ended(lane->all))
+            return rc ? rc : -ECANCELED;
+        if (ahead && got == 0 && gp_clock_ns() >= until)
+            return -EAGAIN;
+    }
+    return 0;
+}
+
+static int piece_read(struct tcp_lane *lane, uint64_t number)
+{
+    struct tcp_lanes *l = lane->all;
+    struct lanes_slot *slot = &l->slot[number % LANES_SLOTS];
+    struct stripe_head head;
+    unsigned lanes = l->carry;
+    size_t size;
+    bool ahead = number > 0; /* for the first it has waited */
+    int rc;
+    while ((rc = lane_read(lane, &head, sizeof head, ahead)) == -EAGAIN)
+        if ((rc = turn_wait(lane, number, false)) != 0)
+            return rc;
+    if (rc == 0)
+        rc = stripe_head_check(&head, lane->number, number, &size);
+    if (rc)
+        return rc;
+    struct stripe_piece piece = stripe_piece_of(size, lane->number, lanes);
+    rc = lane_read(lane, slot->bytes + piece.begin, piece.size, false);
+    if (rc)
+        return rc;
+    slot->sizes[lane->number] = size;
+    if (atomic_fetch_add(&slot->come, 1) + 1 == lanes) {
+        pthread_mutex_lock(&l->lock);
+        pthread_cond_broadcast(&l->arrived);
+        pthread_mutex_unlock(&l->lock);
+    }
+    return 0;
+}
+
+/* It brings nothing more: who waits for something of it is told. */
+static void lane_broken(struct tcp_lane *lane, uint64_t number, int why)
+{
+    struct tcp_lanes *l = lane->all;
+    pthread_mutex_lock(&l->lock);
+    tcp_lanes_break(l, number, why);
+    pthread_mutex_unlock(&l->lock);
+    if (why != -EPIPE)
+        tcp_channel_kill(l->channel, why);
+}
+
+void *tcp_lane_reader(void *arg)
+{
+    struct tcp_lane *lane = arg;
+    uint64_t number = 0;
+    for (;;) {
+        int rc = turn_wait(lane, number, number > 0);
+        if (rc == 0)
+            rc = piece_read(lane, number);
+        if (rc == 0) {
+            number++;
+            continue;
+        }
+        if (rc != -ECANCELED && !atomic_load(&lane->all->stop))
+            lane_broken(lane, number, rc);
+        return NULL;
+    }
+}

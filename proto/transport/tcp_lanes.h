@@ -1,0 +1,134 @@
+/*
+ * The lanes of a channel: further connections to the same peer, for the bytes of long messages
+ * (tcp_stripe.h). They are the channel's and no way without it.
+ *
+ *   tcp_lanes.c        their life, and taking whole messages
+ *   tcp_lane_open.c    a client's knocks behind its own, and a worker's door for them
+ *   tcp_lane_read.c    a thread for each that reads pieces to where the message is lent from
+ *   tcp_lane_send.c    sending pieces side by side
+ *
+ * A client asks for lanes as it connects and goes on without them; a worker says in the
+ * channel's stream once they are in (STRIPE_NOTE_LANES), and from then on both use them. Until
+ * long messages come the threads sleep; they wake by the note of one, and once they have read
+ * some look ahead a while. A lane that ends or lies ends the channel, if it was to bring
+ * something.
+ */
+#ifndef GP_TCP_LANES_H
+#define GP_TCP_LANES_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "transport/door.h"
+#include "transport/silence.h"
+#include "transport/tcp_socket.h"
+#include "transport/tcp_stripe.h"
+#include "transport/tcp_tls.h"
+
+/* Whole messages that may lie on this side before they are taken. */
+#define LANES_SLOTS 4u
+
+struct tcp_lane {
+    struct tcp_lanes *all;
+    unsigned number;
+    struct tcp_socket socket; /* fd -1: none */
+    struct tcp_tls *tls;
+    pthread_t reader, sender;
+    bool has_reader, has_sender;
+    bool sealed_left; /* its reader's: TLS may have more of what has come */
+
+    /* What is to be sent: of the sending thread until `due`, then of the lane's sender. */
+    _Atomic bool due;
+    struct stripe_head head;
+    struct iovec list[GP_GATHER_MAX + 1];
+    int count;
+};
+
+struct lanes_slot {
+    unsigned char *bytes; /* GP_MESSAGE_MAX */
+    size_t sizes[STRIPE_LANES_MAX];
+    _Atomic unsigned come; /* pieces that are there */
+};
+
+struct tcp_lanes {
+    struct gp_channel *channel;
+    struct gp_silence silence;
+    bool accepts, encrypts;
+    struct tcp_lane lane[STRIPE_LANES_MAX];
+    pthread_mutex_t lock;
+    pthread_cond_t wake;    /* of readers and senders */
+    pthread_cond_t arrived; /* of who waits for a message, or for its being sent */
+    _Atomic bool stop;
+
+    /* How they come to be: under the lock. */
+    pthread_t opener;
+    bool has_opener, opening;
+    unsigned char word[DOOR_WORD_BYTES];
+    struct door *door;      /* a worker's, until they are in */
+    unsigned wanted;        /* as many as the setting says */
+    unsigned opened;        /* that are in */
+    unsigned agreed;        /* a client's: as many as the worker says that it has */
+    _Atomic unsigned carry; /* that carry; 0: not yet. Set once, with the sending lock or by
+                               who receives */
+
+    /* Receiving. */
+    struct lanes_slot slot[LANES_SLOTS];
+    unsigned char *bytes;
+    int64_t orphan_ns;    /* since when the channel's own connection is seen to have ended */
+    uint64_t seen, taken; /* messages noted, and given back: under the lock */
+    /* A lane brings nothing more: the first message of which a piece is missing, and why. */
+    _Atomic uint64_t broken_at;
+    _Atomic int broken;
+
+    /* Sending: under the channel's sending lock. */
+    uint64_t sent;
+    bool senders;
+    _Atomic unsigned working;
+    _Atomic int send_rc;
+};
+
+/* What GPUPOOL_LANES says, 1 for none: 0 or -EINVAL. */
+int tcp_lanes_setting(unsigned *lanes, struct gp_error *err);
+
+/* Lanes are a gain and no need: without memory or threads there are none. `word` is known to
+ * these two alone. */
+void tcp_lanes_connect(struct gp_channel *ch, unsigned wanted, const struct gp_silence *silence,
+                       const unsigned char word[DOOR_WORD_BYTES]);
+/* Takes the door over. */
+void tcp_lanes_accept(struct gp_channel *ch, unsigned wanted, const struct gp_silence *silence,
+                      const unsigned char word[DOOR_WORD_BYTES], struct door *door);
+
+/* By who receives. A note was read: 0, or -EPROTO it may not be here. */
+int tcp_lanes_noted(struct tcp_lanes *l, const struct stripe_note *note);
+/* The message that is due, without waiting: 0, -EAGAIN, -EPIPE, -EPROTO, -EBADF. */
+int tcp_lanes_take(struct tcp_lanes *l, size_t size, const void **message);
+void tcp_lanes_release(struct tcp_lanes *l);
+/* Sleep until it may be there, never for long. */
+void tcp_lanes_wait(struct tcp_lanes *l, int64_t deadline);
+
+/* With the sending lock, behind the note: 0, -EPIPE, -EBADF, -EPROTO. */
+int tcp_lanes_send(struct tcp_lanes *l, const struct iovec *iov, int count, size_t size);
+
+/* Wait until the peer's kernel has what was sent. */
+void tcp_lanes_settle(struct tcp_lanes *l, int64_t deadline);
+/* No lane comes any more; what knocks or waits at the door has ended when it returns. */
+void tcp_lanes_end_opening(struct tcp_lanes *l);
+/* Let go of everything; in a forked child (`forked`), of its copies alone. NULL is none. */
+void tcp_lanes_close(struct tcp_lanes *l, int64_t deadline, bool forked);
+
+/* Among these files. */
+int tcp_lanes_thread(pthread_t *thread, void *(*main)(void *), void *arg);
+int tcp_lanes_dial(struct tcp_lanes *l, int fd);
+/* With the lock: use them once they are in and the worker has said so; -EPROTO: they are not. */
+int tcp_lanes_agree(struct tcp_lanes *l);
+/* With the lock: from this message on a lane brings nothing. */
+void tcp_lanes_break(struct tcp_lanes *l, uint64_t number, int why);
+/* With the lock: wait for `arrived`. */
+void tcp_lanes_sleep(struct tcp_lanes *l, int64_t until);
+int tcp_lanes_prepare(struct tcp_lanes *l, unsigned lanes);
+void *tcp_lane_reader(void *lane);
+void *tcp_lane_sender(void *lane);
+void *tcp_lanes_opener(void *lanes);
+void *tcp_lanes_porter(void *lanes);
+
+#endif
