@@ -109,6 +109,7 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings, TransportSetting
     silence_seconds: int = Field(
         90, ge=2, le=86400, description="a whole number of seconds 2..86400"
     )
+    tcp_lanes: int = Field(4, ge=1, le=8, description="a number of connections 1..8")
     confinement: Literal["off", "best", "required"] = Field(
         "best",
         description="off, best (each worker in a jail of the layers that this host allows) or"

@@ -230,6 +230,7 @@ class Launcher:
             **driver_environment(self._settings),
             **self._inventory.visible(devices),
             "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
+            "GPUPOOL_LANES": str(self._settings.tcp_lanes),
             "GPUPOOL_PLUGINS": str(self._plugins),
             **(ucx.environment(self._ucx) if self._ucx else {}),
         }

@@ -4,6 +4,7 @@ that lack OpenSSL."""
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -71,3 +72,47 @@ def test_a_worker_without_openssl_says_so(home: paths.Home, tmp_path: Path) -> N
     shutil.copy(home.root / paths.PLUGINS / ZMQ_PLUGIN, tmp_path)
     found, why = ask_transports(program, tmp_path)
     assert found == ["shm", "zmq"] and "libgpupool_tcp.so" in why
+
+
+#: Copies there and back until other connections than the first have carried some, or time is up.
+BULK = """
+import ctypes, os, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *values):
+    result = getattr(cuda, name)(*values)
+    assert result == 0, (name, result)
+def sockets():
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum(os.path.exists(at) and "socket:" in os.readlink(at) for at in links)
+size, context, at = 5_000_003, ctypes.c_void_p(), ctypes.c_uint64()
+call("cuInit", 0)
+call("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
+call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(size))
+end = time.monotonic() + 20
+for turn in range(10_000):
+    there, back = os.urandom(size), ctypes.create_string_buffer(size)
+    call("cuMemcpyHtoD_v2", at, there, ctypes.c_size_t(size))
+    call("cuMemcpyDtoH_v2", back, at, ctypes.c_size_t(size))
+    assert back.raw == there, turn
+    wanted = int(os.environ.get("WANTED"))
+    if turn > 3 and (sockets() == wanted or time.monotonic() > end):
+        break
+print(sockets())
+"""
+
+
+@pytest.mark.parametrize(("ours", "theirs", "sockets"), [("", 4, 5), ("8", 2, 3)])
+def test_bulk_over_lanes(
+    make_server: Callable[..., PoolServer], ours: str, theirs: int, sockets: int
+) -> None:
+    """As many as the less of both sides' settings, of a worker in its jail, encrypted."""
+    server = make_server(curve="", **{"tcp-lanes": str(theirs)})
+    result = server.run(
+        [sys.executable, "-c", BULK],
+        "tcp",
+        GPUPOOL_SERVER=server.address,
+        GPUPOOL_LANES=ours,
+        WANTED=str(sockets),
+    )
+    assert result.returncode == 0, result.explain()
+    assert result.stdout.strip() == str(sockets)
