@@ -70,6 +70,8 @@ class Bench:
     def sockets(self, program: Path, seconds: float, ways: list[str]) -> None:
         plugins = self.server.home.root / paths.PLUGINS
         here = self._native | {"GPUPOOL_PLUGIN_DIR": str(plugins)}
+        if lanes := os.environ.get("GPUPOOL_LANES"):
+            here["GPUPOOL_LANES"] = lanes
         for way in (way for way in ways if way in SOCKETS):
             result = run_program([str(program), SOCKETS[way], str(seconds)], here, 300.0)
             self.take("sockets alone", "", way, result)
