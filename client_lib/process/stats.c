@@ -75,8 +75,9 @@ void gpc_stats_write(const char *transport)
     }
     fprintf(file,
             "{\n  \"transport\": \"%s\",\n  \"round_trips\": %" PRIu64
-            ",\n  \"gpu_waits\": %" PRIu64 ",\n  \"messages_sent\": %" PRIu64 ",\n  \"bytes_sent\": %" PRIu64
-            ",\n  \"bytes_received\": %" PRIu64 ",\n  \"waited_ns\": %" PRIu64 ",\n  \"calls\": {",
+            ",\n  \"gpu_waits\": %" PRIu64 ",\n  \"messages_sent\": %" PRIu64
+            ",\n  \"bytes_sent\": %" PRIu64 ",\n  \"bytes_received\": %" PRIu64
+            ",\n  \"waited_ns\": %" PRIu64 ",\n  \"calls\": {",
             transport, gpc_stats.round_trips, gpc_stats.gpu_waits, gpc_stats.messages_sent,
             gpc_stats.bytes_sent, gpc_stats.bytes_received, gpc_stats.waited_ns);
     write_calls(file);

@@ -5,9 +5,14 @@
 
 #include "handle.h"
 #include "managed.h"
+#include "memory.h"
+#include "monotonic.h"
+#include "observe.h"
 #include "process.h"
 #include "session.h"
+#include "stats.h"
 #include "stream.h"
+#include "timeline.h"
 
 CUresult gpc_call_in(struct gpc_call *call, const void *from, uint64_t count, size_t size,
                      uint32_t *n)
@@ -115,6 +120,21 @@ CUresult gpc_leave(CUresult result)
         s = gpc_session();
     CUresult earlier = s ? gpc_session_take_pending(s) : CUDA_SUCCESS;
     return earlier ? earlier : result;
+}
+
+void gpc_call_waited(const struct gpc_call *call, uint64_t begin, bool gpu_told)
+{
+    GPC_STATS_ADD(waited_ns, gp_now_ns() - begin);
+    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+        gpc_timeline_wait("answer", begin);
+    gpc_thread()->last_answer = call->seq;
+    if (gp_op_table[call->request->op].deferred)
+        gpc_thread()->may_end = true;
+    if (gpu_told)
+        GPC_STATS_ADD(gpu_waits, 1);
+    else if (!call->part_of_one)
+        GPC_STATS_ADD(round_trips, 1);
+    gpc_mapped_waited();
 }
 
 CUresult gpc_refuse(uint16_t op)

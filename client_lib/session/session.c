@@ -27,12 +27,10 @@
 #include "memory.h"
 #include "message.h"
 #include "monotonic.h"
-#include "observe.h"
 #include "operations_there.h"
 #include "process.h"
 #include "spare.h"
 #include "stats.h"
-#include "timeline.h"
 
 static bool sync_mode;
 
@@ -403,21 +401,6 @@ CUresult gpc_call_begin(struct gpc_call *call)
 {
     CUresult r = ready(call);
     return r == CUDA_SUCCESS ? submit(call->route.session, call, true) : r;
-}
-
-void gpc_call_waited(const struct gpc_call *call, uint64_t begin, bool gpu_told)
-{
-    GPC_STATS_ADD(waited_ns, gp_now_ns() - begin);
-    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
-        gpc_timeline_wait("answer", begin);
-    gpc_thread()->last_answer = call->seq;
-    if (gp_op_table[call->request->op].deferred)
-        gpc_thread()->may_end = true;
-    if (gpu_told)
-        GPC_STATS_ADD(gpu_waits, 1);
-    else if (!call->part_of_one)
-        GPC_STATS_ADD(round_trips, 1);
-    gpc_mapped_waited();
 }
 
 CUresult gpc_call_finish(struct gpc_call *call)

@@ -38,8 +38,8 @@
 /* What the GPU tells a client of by itself: for each wait under way a place with a word, which the
  * GPU writes behind the work, and bytes, to which it copies before. */
 #define GP_COMPLETION_PLACES 32u
-#define GP_COMPLETION_WORD_STEP ((size_t)64) /* no two in one line of a processor's cache */
-#define GP_COMPLETION_DATA ((size_t)4096)    /* where the bytes begin */
+#define GP_COMPLETION_WORD_STEP ((size_t)64)  /* no two in one line of a processor's cache */
+#define GP_COMPLETION_DATA ((size_t)4096)     /* where the bytes begin */
 #define GP_COMPLETION_DATA_MAX ((size_t)4096) /* of each place */
 #define GP_COMPLETION_BYTES (GP_COMPLETION_DATA + GP_COMPLETION_PLACES * GP_COMPLETION_DATA_MAX)
 

@@ -15,7 +15,8 @@
 
 #define ROOM 8192
 #define SILENT ".version 7.0\n.target sm_90\n.visible .entry nothing() { ret; }\n"
-#define PRINTS ".version 7.0\n.target sm_90\n.extern .func (.param .b32 r) vprintf(.param .b64 f);\n"
+#define PRINTS                                                                                     \
+    ".version 7.0\n.target sm_90\n.extern .func (.param .b32 r) vprintf(.param .b64 f);\n"
 
 static struct gpw_session session;
 static uint64_t budget, held;

@@ -295,7 +295,8 @@ static void notice(struct fake_server *s)
         spare(s, draw_address(d), draw_number(d, 8));
         break;
     case 10:
-        write_event(s, draw_byte(d), draw_number(d, 8));
+        write_number(s, draw_byte(d) & 1 ? s->page : s->completions, draw_byte(d),
+                     draw_number(d, 8));
         break;
     default:
         notify(s, memset(whole, 0, 64), 16 + draw_below(d, 6) * 8, (uint16_t)draw_number(d, 2));

@@ -18,7 +18,7 @@ struct fake_server {
     unsigned cookie_count;
     /* of polled events, and of the ends of waits: the shares' numbers; 0: none */
     uint64_t page, completions;
-    struct {       /* what is said late: when the client would block */
+    struct { /* what is said late: when the client would block */
         void *message;
         size_t size;
     } kept[FAKE_KEPT];

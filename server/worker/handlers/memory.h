@@ -53,6 +53,14 @@ void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
  * that is said by its number, behind all that its work has brought, or at once that nobody will. */
 CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream, uint32_t place,
                           uint64_t number, bool told);
+/* Open the page of polled events, or of waits that the GPU ends. NOT_SUPPORTED where a GPU of the
+ * session does not write numbers of 64 bits. */
+CUresult gpw_gpu_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes, bool waits);
+/* The GPU copies so many bytes to a place of the page of waits, and writes the number there, when the
+ * stream comes to it; that only where it can and kernels print nothing. NOT_SUPPORTED: it cannot
+ * copy. */
+CUresult gpw_complete(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
+                      uint32_t place, uint64_t number);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Have such a buffer of so many bytes; 0: give it back, if there is one. */

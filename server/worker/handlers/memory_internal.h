@@ -92,10 +92,6 @@ struct gpw_copy_arrays {
  * not be empty. */
 bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy,
                       const struct gpw_copy_arrays *arrays, CUDA_MEMCPY3D *own);
-/* share.c: what the client has shared; NOT_SUPPORTED where a GPU of the session does not write
- * numbers of 64 bits. */
-CUresult gpw_gpu_page_open(struct gpw_session *s, struct gpw_gpu_page *page, uint64_t share,
-                           uint64_t bytes);
 /* Whether work of the current context may write into it; it is pinned at first use. */
 bool gpw_gpu_page_here(struct gpw_session *s, struct gpw_gpu_page *page);
 /* The GPU writes the number at this offset of the page when the stream comes to it. */

@@ -66,9 +66,9 @@ void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
     return (char *)m->arena.addr + offset;
 }
 
-CUresult gpw_gpu_page_open(struct gpw_session *s, struct gpw_gpu_page *page, uint64_t share,
-                           uint64_t bytes)
+CUresult gpw_gpu_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes, bool waits)
 {
+    struct gpw_gpu_page *page = waits ? &s->memory->completions : &s->memory->event_page;
     if (page->open || !s->transport->accept_share) {
         gpw_session_broken(s, "a page for the GPU's numbers where there can be none");
         return CUDA_ERROR_INVALID_VALUE;
@@ -80,14 +80,11 @@ CUresult gpw_gpu_page_open(struct gpw_session *s, struct gpw_gpu_page *page, uin
         if (r != CUDA_SUCCESS || !can)
             return CUDA_ERROR_NOT_SUPPORTED;
     }
+    if (waits && bytes < GP_COMPLETION_BYTES)
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult r = share_open(s, share, bytes, &page->share);
     page->open = r == CUDA_SUCCESS;
     return r;
-}
-
-CUresult gpw_gp_event_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes)
-{
-    return gpw_gpu_page_open(s, &s->memory->event_page, share, bytes);
 }
 
 /* In the context in which it was registered, whose end undoes that: the client may have none that

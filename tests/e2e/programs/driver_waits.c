@@ -16,23 +16,24 @@
 
 enum { ROUNDS = 40, THREADS = 40, BYTES = 1 << 14 };
 
-static const char print_ptx[] = ".version 7.0\n"
-                                ".target sm_70\n"
-                                ".address_size 64\n"
-                                ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n"
-                                ".global .align 1 .b8 text[8] = {71, 80, 85, 10, 0};\n"
-                                ".visible .entry print()\n"
-                                "{\n"
-                                "    .reg .b32 %r<2>;\n"
-                                "    .reg .b64 %rd<3>;\n"
-                                "    mov.u64 %rd1, text;\n"
-                                "    cvta.global.u64 %rd2, %rd1;\n"
-                                "    { .param .b64 f; .param .b64 a; .param .b32 r;\n"
-                                "      st.param.b64 [f], %rd2; st.param.b64 [a], 0;\n"
-                                "      call.uni (r), vprintf, (f, a);\n"
-                                "      ld.param.b32 %r1, [r]; }\n"
-                                "    ret;\n"
-                                "}\n";
+static const char print_ptx[] =
+    ".version 7.0\n"
+    ".target sm_70\n"
+    ".address_size 64\n"
+    ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n"
+    ".global .align 1 .b8 text[8] = {71, 80, 85, 10, 0};\n"
+    ".visible .entry print()\n"
+    "{\n"
+    "    .reg .b32 %r<2>;\n"
+    "    .reg .b64 %rd<3>;\n"
+    "    mov.u64 %rd1, text;\n"
+    "    cvta.global.u64 %rd2, %rd1;\n"
+    "    { .param .b64 f; .param .b64 a; .param .b32 r;\n"
+    "      st.param.b64 [f], %rd2; st.param.b64 [a], 0;\n"
+    "      call.uni (r), vprintf, (f, a);\n"
+    "      ld.param.b32 %r1, [r]; }\n"
+    "    ret;\n"
+    "}\n";
 
 static CUstream stream, other;
 static CUdeviceptr words; /* one of the last holds a stream back until it is 1 */
