@@ -74,6 +74,11 @@ CUresult gpc_ipc_give(enum gp_ipc_kind kind, uint64_t what, void *to);
 /* What such a name stands for, as an address or a handle. */
 CUresult gpc_ipc_take(enum gp_ipc_kind kind, const void *from, void *to);
 
+/* --- contexts ---------------------------------------------------------------------------- */
+
+/* Wait for all work of a context, NULL: the current one (session/completion.h). */
+CUresult gpc_complete_context(CUcontext context);
+
 /* --- streams and graphs ---------------------------------------------------------------- */
 
 /* A stream was made. If there is no memory for its record it is destroyed. */

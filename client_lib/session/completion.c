@@ -11,6 +11,7 @@
 #include "monotonic.h"
 #include "operations_there.h"
 #include "session.h"
+#include "shared.h"
 #include "stats.h"
 #include "transport/support.h"
 
@@ -22,6 +23,7 @@ struct place {
     struct gpc_call call;
     union {
         struct gp_req_gp_stream_complete stream;
+        struct gp_req_gp_context_complete context;
         struct gp_req_gp_dtoh_complete dtoh;
     } request;
     uint64_t number;
@@ -77,12 +79,12 @@ static bool sleeps(CUcontext context)
 
 /* The page, where the GPU may end a wait. Bytes for memory that is not shared are brought by the
  * worker, so they are here with its answer alone. */
-static struct gpc_completions *page_for(const struct gpc_route *on)
+static struct gpc_completions *page_for(const struct gpc_route *on, uint16_t op)
 {
     struct gpc_session *s = on->session;
     if (!gpc_session_shares(s) || !gpc_session_works(s) || gpc_session_sync() ||
         gpc_capture_active() || sleeps(on->context) || gpc_pinned_expects(s) ||
-        !gpc_session_has(s, GP_OP_gp_completion_open))
+        !gpc_session_has(s, GP_OP_gp_completion_open) || !gpc_session_has(s, op))
         return NULL;
     return page_of(s);
 }
@@ -213,7 +215,7 @@ static uint64_t next_number(struct gpc_completions *c)
 
 CUresult gpc_complete_stream(const struct gpc_route *on, CUstream stream)
 {
-    struct gpc_completions *c = page_for(on);
+    struct gpc_completions *c = page_for(on, GP_OP_gp_stream_complete);
     int place = c ? place_take(on->session, c) : -1;
     if (place < 0)
         return gpc_wire_cuStreamSynchronize_on(on, stream);
@@ -228,10 +230,29 @@ CUresult gpc_complete_stream(const struct gpc_route *on, CUstream stream)
     return r;
 }
 
+/* Of another context than the current one is asked, and that is seldom. */
+CUresult gpc_complete_context(CUcontext context)
+{
+    struct gpc_route on = gpc_route_here();
+    bool here = (!context || context == on.context) && gpc_route_session(&on);
+    struct gpc_completions *c = here ? page_for(&on, GP_OP_gp_context_complete) : NULL;
+    int place = c ? place_take(on.session, c) : -1;
+    if (place < 0)
+        return context ? gpc_wire_cuCtxSynchronize_v2(context) : gpc_wire_cuCtxSynchronize();
+    struct place *p = &c->of[place];
+    p->number = next_number(c);
+    p->request.context = (struct gp_req_gp_context_complete){
+        .h.op = GP_OP_gp_context_complete, .place = (uint32_t)place, .number = p->number};
+    CUresult r = exchange(&on, c, place, &p->request.context.h, sizeof p->request.context);
+    place_leave(on.session, c, place);
+    return r;
+}
+
 bool gpc_complete_download(const struct gpc_route *on, void *to, uint64_t src, size_t bytes,
                            CUresult *r)
 {
-    struct gpc_completions *c = bytes <= GP_COMPLETION_DATA_MAX ? page_for(on) : NULL;
+    bool fits = bytes <= GP_COMPLETION_DATA_MAX;
+    struct gpc_completions *c = fits ? page_for(on, GP_OP_gp_dtoh_complete) : NULL;
     int place = c ? place_take(on->session, c) : -1;
     if (place < 0)
         return false;

@@ -8,7 +8,10 @@
 
 #include <string.h>
 
+#include "answer.h"
 #include "graph.h"
+#include "gpw_handlers.h"
+#include "loop.h"
 #include "memory_internal.h"
 #include "module.h"
 
@@ -22,8 +25,8 @@ static _Alignas(64) unsigned char page[GP_COMPLETION_BYTES];
 static struct {
     CUcontext current;
     CUresult register_fails, write_fails, copy_fails, capturing;
-    bool captures, prints;
-    unsigned registered;
+    bool captures, prints, beside;
+    unsigned registered, answers;
 } gpu;
 
 bool gpw_modules_print(const struct gpw_session *s)
@@ -42,6 +45,28 @@ CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
 {
     (void)s, (void)stream;
     return gpu.capturing;
+}
+
+bool gpw_legacy_stream_tells(struct gpw_session *s)
+{
+    (void)s;
+    return !gpu.beside;
+}
+
+int gpw_answer_gp_context_complete(struct gpw_session *s, struct gpw_token t, CUresult result)
+{
+    (void)s, (void)t, (void)result;
+    return 0;
+}
+
+CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token, CUcontext context,
+                                  gpw_answer *send)
+{
+    (void)s, (void)token;
+    assert_null(context);
+    assert_ptr_equal(send, gpw_answer_gp_context_complete);
+    gpu.answers++;
+    return GPW_DEFERRED;
 }
 
 static CUresult fake_register(void *at, size_t bytes, unsigned flags)
@@ -69,7 +94,7 @@ static CUresult fake_current(CUcontext *context)
 /* The GPU is done with everything at once. */
 static CUresult fake_write(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags)
 {
-    assert_ptr_equal(stream, STREAM);
+    assert_true(stream == STREAM || stream == CU_STREAM_LEGACY);
     assert_int_equal(flags, CU_STREAM_WRITE_VALUE_DEFAULT);
     assert_true(at >= (uintptr_t)page && at <= (uintptr_t)page + GP_COMPLETION_DATA - sizeof value);
     if (gpu.write_fails == CUDA_SUCCESS)
@@ -215,6 +240,22 @@ static void a_copy_that_fails_is_not_over(void **state)
     assert_int_equal(word(2), 0);
 }
 
+/* Only where one stream comes behind all the others. */
+static void a_context_is_over_when_its_legacy_stream_is(void **state)
+{
+    (void)state;
+    const struct gpw_token token = {0};
+    assert_int_equal(gpw_gp_context_complete(&session, token, 3, 8), GPW_DEFERRED);
+    assert_int_equal(word(3), 8);
+    gpu.beside = true;
+    assert_int_equal(gpw_gp_context_complete(&session, token, 3, 9), GPW_DEFERRED);
+    assert_int_equal(word(3), 8);
+    assert_int_equal(gpu.answers, 2);
+    assert_int_equal(gpw_gp_context_complete(&session, token, GP_COMPLETION_PLACES, 9),
+                     CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu.answers, 2);
+}
+
 /* The end of the context in which it was pinned has undone that. */
 static void the_next_context_has_the_page(void **state)
 {
@@ -244,6 +285,7 @@ int main(void)
         cmocka_unit_test_setup(without_the_page_bytes_are_asked_for, begin),
         cmocka_unit_test_setup(what_cannot_be_written_is_answered, begin),
         cmocka_unit_test_setup(a_copy_that_fails_is_not_over, begin),
+        cmocka_unit_test_setup(a_context_is_over_when_its_legacy_stream_is, begin),
         cmocka_unit_test_setup(the_next_context_has_the_page, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

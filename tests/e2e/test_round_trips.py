@@ -167,13 +167,13 @@ def test_a_query_of_an_event_that_is_over_costs_no_wait(
 def test_what_the_gpu_ends_is_no_round_trip(
     toolchain: Toolchain, server: PoolServer, transport: str
 ) -> None:
-    """A synchronize and four bytes back; a program whose threads are to sleep asks for both."""
+    """Two synchronizes and four bytes back; a program whose threads are to sleep asks for all."""
     binary = toolchain.driver_program("driver_waits")
     for how in ("count", "sleep"):
         few = counted(server, transport, [str(binary), how, "10"])
         many = counted(server, transport, [str(binary), how, "110"])
-        assert waits(many) - waits(few) == 2 * 100, many
-        round_trips = 0 if transport == "shm" and how == "count" else 2 * 100
+        assert waits(many) - waits(few) == 3 * 100, many
+        round_trips = 0 if transport == "shm" and how == "count" else 3 * 100
         assert many["round_trips"] - few["round_trips"] == round_trips, many
 
 

@@ -310,6 +310,7 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
     const struct gp_req_gp_memory_free *freed = (const void *)asked;
     const struct gp_req_gp_event_record *event = (const void *)asked;
     const struct gp_req_gp_stream_complete *stream = (const void *)asked;
+    const struct gp_req_gp_context_complete *context = (const void *)asked;
     const struct gp_req_gp_dtoh_complete *download = (const void *)asked;
     switch (asked->op) {
     case GP_OP_gp_host_function:
@@ -343,6 +344,9 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
         break;
     case GP_OP_gp_stream_complete:
         write_completion(s, stream->place, stream->number);
+        break;
+    case GP_OP_gp_context_complete:
+        write_completion(s, context->place, context->number);
         break;
     case GP_OP_gp_dtoh_complete:
         write_completion(s, download->place, download->number);

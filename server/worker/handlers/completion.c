@@ -3,7 +3,10 @@
  * comes all the same, in its turn, and is what tells of errors. What the client does with the page
  * is its own affair: the worker reads nothing there.
  */
+#include "answer.h"
+#include "gpw_handlers.h"
 #include "graph.h"
+#include "loop.h"
 #include "memory_internal.h"
 #include "module.h"
 
@@ -38,4 +41,15 @@ CUresult gpw_complete(struct gpw_session *s, CUdeviceptr src, CUstream stream, u
     if (r == CUDA_SUCCESS && may_write(s, stream))
         gpw_gpu_page_write(s, page, stream, place * GP_COMPLETION_WORD_STEP, number);
     return r; /* the answer says what the GPU does not */
+}
+
+CUresult gpw_gp_context_complete(struct gpw_session *s, struct gpw_token token, uint32_t place,
+                                 uint64_t number)
+{
+    if (!place_is_right(s, place))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (may_write(s, CU_STREAM_LEGACY) && gpw_legacy_stream_tells(s))
+        gpw_gpu_page_write(s, &s->memory->completions, CU_STREAM_LEGACY,
+                           place * GP_COMPLETION_WORD_STEP, number);
+    return gpw_answer_after_context(s, token, NULL, gpw_answer_gp_context_complete);
 }

@@ -412,3 +412,34 @@ CUresult gpw_after_context(struct gpw_session *s, gpw_done *done, void *arg)
         e.result = after_add(s, e.after, left);
     return after_start(s, e.after, e.result);
 }
+
+struct beside {
+    CUcontext context;
+    bool busy; /* some stream that the legacy one does not wait for */
+};
+
+static void look_beside(struct gpw_session *s, uint64_t id, uint64_t real, void *arg)
+{
+    struct beside *b = arg;
+    CUstream stream = (CUstream)real;
+    unsigned flags = 0;
+    CUcontext context;
+    (void)id;
+    if (b->busy)
+        return;
+    bool waits = s->driver->cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
+                 !(flags & CU_STREAM_NON_BLOCKING);
+    b->busy = !waits && s->driver->cuStreamGetCtx(stream, &context) == CUDA_SUCCESS &&
+              gpw_context_root(s, context) == b->context &&
+              s->driver->cuStreamQuery(stream) != CUDA_SUCCESS;
+}
+
+bool gpw_legacy_stream_tells(struct gpw_session *s)
+{
+    struct beside b = {NULL, false};
+    if (s->driver->cuCtxGetCurrent(&b.context) != CUDA_SUCCESS ||
+        gpw_context_root(s, b.context) != b.context || gpw_left_stream(s, b.context))
+        return false;
+    gpw_handle_each(s, GP_HANDLE_STREAM, look_beside, &b);
+    return !b.busy;
+}

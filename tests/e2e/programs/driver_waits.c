@@ -79,6 +79,8 @@ static void count(int rounds)
         CU(cuStreamSynchronize(stream));
         CU(cuMemcpyDtoHAsync(&got, words, sizeof got, stream));
         EXPECT(got == (unsigned)i, "round %d: %u", i, got);
+        CU(cuMemsetD32Async(words, (unsigned)i + 1, 1, NULL));
+        CU(cuCtxSynchronize());
     }
 }
 
@@ -121,6 +123,26 @@ static void host_functions(void)
     }
 }
 
+/* All streams of a context, those too that the legacy one does not wait for. */
+static void whole(void)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        unsigned got[3] = {0};
+        for (unsigned k = 0; k < 3; k++)
+            CU(cuMemsetD32Async(words + BYTES / 4 * k, (unsigned)i, BYTES / 16,
+                                k == 0   ? NULL
+                                : k == 1 ? stream
+                                         : other));
+        CU(cuCtxSynchronize());
+        for (unsigned k = 0; k < 3; k++) {
+            CU(cuMemcpyDtoH(&got[k], words + BYTES / 4 * (k + 1) - 4, sizeof got[k]));
+            EXPECT(got[k] == (unsigned)i, "round %d: %u in stream %u", i, got[k], k);
+        }
+    }
+    CU(cuMemsetD8(words, 0, BYTES));
+    CU(cuCtxSynchronize());
+}
+
 /* The legacy stream waits for blocking ones, and no wait for it ends before those do. */
 static void legacy(void)
 {
@@ -140,8 +162,12 @@ static void legacy(void)
 
 static void *waits_for_held(void *over)
 {
+    static int count;
     CU(cuCtxSetCurrent(driver_context));
-    CU(cuStreamSynchronize(stream));
+    if (__atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) % 2)
+        CU(cuCtxSynchronize());
+    else
+        CU(cuStreamSynchronize(stream));
     set_flag(over);
     return NULL;
 }
@@ -285,6 +311,7 @@ int main(int argc, char **argv)
     } else {
         sizes();
         host_functions();
+        whole();
         legacy();
         held();
         threads();
