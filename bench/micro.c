@@ -108,6 +108,36 @@ static void launch_and_wait(const struct work *work, int count)
     }
 }
 
+/* As the runtime waits for its device. */
+static void launch_and_wait_for_all(const struct work *work, int count)
+{
+    for (int i = 0; i < count; i++) {
+        submit(work, 1);
+        CU(cuCtxSynchronize());
+    }
+}
+
+static void launch_and_wait_for_event(const struct work *work, int count)
+{
+    static CUevent event;
+    if (!event)
+        CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < count; i++) {
+        submit(work, 1);
+        CU(cuEventRecord(event, stream));
+        CU(cuEventSynchronize(event));
+    }
+}
+
+/* A value that is read by way of pinned memory, as PyTorch's item() does. */
+static void read_value(const struct work *work, int count)
+{
+    for (int i = 0; i < count; i++) {
+        CU(cuMemcpyDtoHAsync(work->host, device, work->size, stream));
+        CU(cuStreamSynchronize(stream));
+    }
+}
+
 static void wait_idle(const struct work *work, int count)
 {
     (void)work;
@@ -186,6 +216,10 @@ static void calls(void)
     figure("launch_submit_us", 1e6 * measure(&none, 200));
     none.batch = launch_and_wait;
     figure("launch_and_sync_us", 1e6 * measure(&none, 20));
+    none.batch = launch_and_wait_for_all;
+    figure("launch_and_ctx_sync_us", 1e6 * measure(&none, 20));
+    none.batch = launch_and_wait_for_event;
+    figure("launch_and_event_sync_us", 1e6 * measure(&none, 20));
     none.batch = wait_idle;
     figure("sync_idle_us", 1e6 * measure(&none, 50));
     none.batch = record_and_query;
@@ -202,6 +236,9 @@ static void calls(void)
     figure("htod_4b_us", 1e6 * measure(&four, 20));
     four.batch = down;
     figure("dtoh_4b_us", 1e6 * measure(&four, 20));
+    four.batch = read_value;
+    four.host = pinned;
+    figure("dtoh_4b_pinned_sync_us", 1e6 * measure(&four, 20));
 }
 
 static void rates(void)

@@ -63,11 +63,11 @@ def show_stats(path: Path) -> None:
     try:
         stats: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         calls = sum(int(entry["count"]) for entry in stats["calls"].values())
-        trips = int(stats["round_trips"])
+        trips, by_gpu = int(stats["round_trips"]), int(stats["gpu_waits"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         fail(f"{path} does not hold the statistics: {error!r}")
     print("\nWhat the library counted (GPUPOOL_STATS)")
-    print(f"    {calls} driver calls, {trips} round trips")
+    print(f"    {calls} driver calls, {trips} round trips, {by_gpu} waits that the GPU ended")
     print(f"    {stats['bytes_sent']} bytes sent, {stats['bytes_received']} received")
     busiest = sorted(stats["calls"].items(), key=lambda item: -int(item[1]["count"]))
     for name, entry in busiest[:8]:

@@ -229,7 +229,7 @@ def count_row(
         if result.returncode != 0 or "round_trips" not in result.stats:
             row: Row = {"name": name, "ways": {}, "verdict": f"failed: {result.returncode}"}
             return {**row, "said": result.explain()[-4000:]}
-        counts.append(int(result.stats["round_trips"]))
+        counts.append(int(result.stats["round_trips"] + result.stats["gpu_waits"]))
     each = (counts[1] - counts[0]) / more
     verdict = "ok" if each <= promise else f"{each:g} waits, promised {promise:g}"
     return {"name": name, "ways": {}, "waits": each, "promise": promise, "verdict": verdict}
