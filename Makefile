@@ -46,7 +46,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-messages bench-pool bench-soft wheel wheels fuzz fuzz-pack fuzz-python lint \
-	test-gpu test-lands test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories browser openid prometheus try-browser try-outside try-prometheus try-ray sbom reproducible figures coverage reference clean system
+	test-gpu test-lands test-ray test-targets test-outside outside-archive soak soak-sessions constraints advisories browser openid prometheus try-browser try-outside try-prometheus try-ray sbom reproducible figures coverage reference docs clean system
 
 all: build
 
@@ -157,7 +157,8 @@ build: $(VENV)/.build
 
 # What people run ------------------------------------------------------------------
 
-demo: build $(VENV)/.toolchain
+# With a picture of the console, where a browser can be fetched.
+demo: build $(VENV)/.toolchain try-browser
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_BROWSER=$(abspath $(BROWSER)) \
 	  $(PY) tests/demo/demo.py --work $(BUILD)/demo $(if $(STAY),--stay)
 
@@ -345,6 +346,11 @@ sbom: wheel $(VENV)/.supply
 reproducible: $(VENV)/.build
 	$(PIP) --group wheel
 	@$(PY) .ci/reproducible.py --build $(BUILD)
+
+# The pages as HTML in build/docs, with pictures of the console that its tests take.
+docs: build $(VENV)/.test try-browser
+	@GPUPOOL_BROWSER=$(abspath $(BROWSER)) $(PY) -m pytest -q tests/python/test_console_browser.py
+	@$(PY) .ci/docs.py --out $(BUILD)/docs --pictures $(BUILD)/console
 
 clean:
 	rm -rf $(BUILD) dist .venv .mypy_cache .ruff_cache .pytest_cache

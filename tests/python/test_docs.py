@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -151,3 +153,22 @@ def test_pages_use_the_words_of_the_glossary(page: str) -> None:
     assert len(unwanted()) > 10
     found = [w for w in unwanted() if re.search(rf"(?<![\w-]){re.escape(w)}(?![\w-])", text, re.I)]
     assert found == []
+
+
+def test_pages_become_html_whose_links_lead_somewhere(tmp_path: Path) -> None:
+    pictures, out = tmp_path / "pictures", tmp_path / "out"
+    pictures.mkdir()
+    (pictures / "queue-light.png").write_bytes(b"a picture")
+    command = [sys.executable, ROOT / ".ci/docs.py", "--out", out, "--pictures", pictures]
+    subprocess.run(command, check=True, capture_output=True)
+    pages = {path.name: path.read_text(encoding="utf-8") for path in out.glob("*.html")}
+    assert pages.keys() >= {"index.html", "console.html", "first-steps.html"}
+    assert '<img src="console/queue-light.png" alt="queue"' in pages["console.html"]
+    lost = []
+    for name, text in pages.items():
+        for link in re.findall(r'(?:href|src)="([^":]+)"', text):
+            path, _, anchor = link.partition("#")
+            is_there = (out / path).is_file() if path else True
+            if not is_there or (anchor and f'id="{anchor}"' not in pages[path or name]):
+                lost.append(f"{name}: {link}")
+    assert lost == []
