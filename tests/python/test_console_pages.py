@@ -79,6 +79,7 @@ async def test_a_quota_is_set_and_the_rest_of_it_stays(rest: Rest) -> None:
         ("memory", "8 apples"),
         ("compute", "x"),
         ("gpus", "9" * 18),
+        ("weight", "0"),
     ],
 )
 async def test_a_quota_that_is_none_is_refused(rest: Rest, field: str, text: str) -> None:

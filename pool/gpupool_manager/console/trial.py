@@ -82,7 +82,7 @@ async def set_quota(visit: Changing, form: Sent, name: str) -> Response:
         "compute_permille": read(form, "compute", parse_part),
         "sessions": form.whole("sessions"),
         "priority": form.whole("priority") or 0,
-        "weight": form.whole("weight") or 1,
+        "weight": 1 if (weight := form.whole("weight")) is None else weight,
         "borrow": form.has("borrow"),
     }
     tag = form.text("tag") or "none"  # a form of ours has one
