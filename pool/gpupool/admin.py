@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpupool import contexts
 from gpupool_common import json_text
 from gpupool_common.errors import ProtocolError, RefusedError, UnreachableError
 from gpupool_common.paths import default_run_dir
@@ -26,6 +27,7 @@ class Admin:
 
     def __init__(self, run_dir: Path | None = None) -> None:
         self.path = (run_dir or default_run_dir()) / SOCKET
+        self._chosen = run_dir is not None
 
     def ask(self, question: Mapping[str, Any], timeout: float = TIMEOUT) -> dict[str, Any]:
         """The answer to one question; every outcome but ``ok`` is an exception."""
@@ -41,9 +43,11 @@ class Admin:
                 " its log may say why"
             ) from None
         except OSError as error:
+            instead = "" if self._chosen else contexts.instead_of_a_server()
+            asked = "is it running on this machine, as this user, and is --run-dir right?"
             raise UnreachableError(
                 f"no gpupool server answers at {self.path}: {error.strerror or error};"
-                " is it running on this machine, as this user, and is --run-dir right?"
+                f" {instead or asked}"
             ) from None
         return self._judge(line)
 

@@ -214,3 +214,14 @@ def of_pool() -> Context | None:
     """The chosen one if it is a pool."""
     found = chosen()
     return found[1] if found is not None and found[1].pool else None
+
+
+def instead_of_a_server() -> str:
+    """What to do, for who asks a server and has a pool; empty for who has none."""
+    pool = os.environ.get("GPUPOOL_POOL", "")
+    with contextlib.suppress(GpupoolError):
+        saved = of_pool()
+        pool = pool or (saved.pool if saved is not None else "")
+    if not pool:
+        return ""
+    return f"{one_line(pool)} is a pool: gpupool inspect shows it, and so does its console there"

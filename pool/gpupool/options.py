@@ -45,9 +45,8 @@ def need_server(server: str | None, more: str = "") -> str:
     if not server and (saved := contexts.of_server()) is not None:
         return saved.server
     if not server:
-        raise ConfigError(
-            f"no server is named; do it with --server, GPUPOOL_SERVER or gpupool login{more}"
-        )
+        how = f"do it with --server, GPUPOOL_SERVER or gpupool login{more}"
+        raise ConfigError(f"no server is named; {contexts.instead_of_a_server() or how}")
     return server
 
 

@@ -70,6 +70,18 @@ def test_no_server(folder: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["top", "smi", "info"])
+def test_who_has_a_pool_is_told_what_shows_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("gpupool.admin.default_run_dir", lambda: folder)
+    monkeypatch.delenv("GPUPOOL_SERVER", raising=False)
+    monkeypatch.setenv("GPUPOOL_POOL", "http://127.0.0.1:7780")
+    result = CliRunner().invoke(make_app(), [command])
+    assert "http://127.0.0.1:7780 is a pool: gpupool inspect shows it" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_a_refusal_is_one_line_and_exit_code_1(admin: FakeAdmin) -> None:
     text = "research/train uses 3.0 GiB,\nasked 1.0 GiB"
     admin.answers = lambda _: json.dumps({"error": text, "code": "in-use"}).encode() + b"\n"
