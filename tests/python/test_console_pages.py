@@ -181,7 +181,20 @@ async def test_a_trial_says_what_would_come_and_changes_nothing(rest: Rest) -> N
     own = await red.get(ask)
     assert "quota 1" in own.text and "GPU-n1-0" not in own.text
     assert "no room" in (await someone.get("/console/what-if?gpus=3")).text
-    for wrong in ("gpus=x", "gpus=1&memory=x", "gpus=1&share=x", "gpus=1&policy=x", "gpus=0"):
+    borrowed = await red.get(f"{ask}&beyond_quota=borrow&time_seconds=60&priority=0")
+    assert "quota 1" in borrowed.text
+    await rest.do("PUT", "/tenants/red/quota", {"gpus": 1, "borrow": True})
+    before = await rest.everything()
+    borrowed = await red.get(f"{ask}&beyond_quota=borrow&time_seconds=60&priority=0")
+    assert "fits 2" in borrowed.text and "quota 1" not in borrowed.text
+    for wrong in (
+        "gpus=x",
+        "gpus=1&memory=x",
+        "gpus=1&share=x",
+        "gpus=1&policy=x",
+        "gpus=0",
+        "gpus=1&priority=-1",
+    ):
         page = await someone.get(f"/console/what-if?{wrong}")
         assert [named for tag, named in page.elements if named.get("role") == "alert"]
     assert await rest.everything() == before

@@ -44,6 +44,7 @@ def asked(form: Form) -> dict[str, Any]:
         "memory_bytes": read(form, "memory", parse_size),
         "share_permille": read(form, "share", parse_part),
         "priority": form.whole("priority"),
+        "time_seconds": form.whole("time_seconds"),
         **{
             name: form.text(name) for name in ("policy", "hosts", "model", "tenant", "beyond_quota")
         },
