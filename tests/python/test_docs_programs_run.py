@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpupool_common import certificate
+from gpupool_manager.cli import PROGRAM as MANAGER
 from gpupool_manager.service import TOKEN_FILE
-from test_docs_commands import MANAGER, PAGES, SERVER, commands
+from gpupool_server.cli import PROGRAM as SERVER
+from test_docs_commands import PAGES, commands
 
 #: By how a command begins: where it is started.
 EXEMPT = {
