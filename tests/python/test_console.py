@@ -119,6 +119,20 @@ async def test_only_hosts_that_were_asked_for(rest: Rest) -> None:
     assert "host-n2" in str(page.elements) and "host-n1" not in str(page.elements)
 
 
+async def test_a_host_says_who_holds_each_gpu(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rest.world.join("n1")
+    for name in ("red", "blue"):
+        await rest.tenant(name)
+    held = [await rest.lease(name, share_permille=300) for name in ("red", "blue")]
+    someone = await visitor(rest)
+    page = await someone.get("/console/nodes/n1")
+    assert "red 30%" in page.text and "blue 30%" in page.text
+    links = {named.get("href") for _, named in page.elements}
+    assert {f"/console/leases/{each['id']}" for each in held} <= links
+    monkeypatch.setattr("gpupool_manager.console.pages.ROWS", 1)
+    assert "and 1 other" in (await someone.get("/console/nodes/n1")).text
+
+
 async def test_a_host_is_drained_and_opened(rest: Rest) -> None:
     await furnish(rest)
     someone = await visitor(rest)

@@ -87,7 +87,12 @@ async def host(visit: Visiting, name: str) -> Response:
     node = await visit.api.get(at("nodes", name))
     leases = await visit.api.get("/leases", node=name, state=list(LIVE), limit=ROWS)
     gpus = await _gpus(visit, name)
-    return visit.page("host.html", node=node, gpus=gpus, leases=leases["items"])
+    holders: dict[str, list[dict[str, Any]]] = {gpu["uuid"]: [] for gpu in gpus}
+    for each in leases["items"]:
+        for grant in each["grants"]:
+            holders.get(grant["gpu"], []).append({**grant, "id": each["id"], "of": each["tenant"]})
+    shown = {"gpus": gpus, "holders": holders, "leases": leases["items"]}
+    return visit.page("host.html", node=node, **shown)
 
 
 @router.get("/console/leases")
