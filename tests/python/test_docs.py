@@ -159,7 +159,8 @@ def test_pages_become_html_whose_links_lead_somewhere(tmp_path: Path) -> None:
     pictures, out = tmp_path / "pictures", tmp_path / "out"
     pictures.mkdir()
     (pictures / "queue-light.png").write_bytes(b"a picture")
-    command = [sys.executable, ROOT / ".ci/docs.py", "--out", out, "--pictures", pictures]
+    command = [sys.executable, str(ROOT / ".ci/docs.py"), "--out", str(out)]
+    command += ["--pictures", str(pictures)]
     subprocess.run(command, check=True, capture_output=True)
     pages = {path.name: path.read_text(encoding="utf-8") for path in out.glob("*.html")}
     assert pages.keys() >= {"index.html", "console.html", "first-steps.html"}
