@@ -4,20 +4,30 @@
 
 #include <string.h>
 
-static uint64_t argument(struct sg_warp *w, const struct sg_call *call, uint32_t i, unsigned lane)
+bool sg_builtin_argument(struct sg_warp *w, const struct sg_call *call, uint32_t i, unsigned lane,
+                         void *out, uint32_t bytes)
 {
     if (i >= call->argument_count)
-        return 0;
+        return false;
     const struct sg_operand *x = &call->arguments[i];
-    if (x->kind != SG_O_LOCAL)
-        return sg_operand_lane(w, x, lane);
+    if (x->kind == SG_O_LOCAL) {
+        memcpy(out, w->frame->local + (size_t)lane * w->frame->stride + x->value,
+               x->slot < bytes ? x->slot : bytes);
+        return x->slot >= bytes;
+    }
+    uint64_t value = sg_operand_lane(w, x, lane);
+    memcpy(out, &value, bytes < sizeof(value) ? bytes : sizeof(value));
+    return bytes <= sizeof(value);
+}
+
+static uint64_t argument(struct sg_warp *w, const struct sg_call *call, uint32_t i, unsigned lane)
+{
     uint64_t value = 0;
-    memcpy(&value, w->frame->local + (size_t)lane * w->frame->stride + x->value,
-           x->slot < 8 ? x->slot : 8);
+    sg_builtin_argument(w, call, i, lane, &value, sizeof(value));
     return value;
 }
 
-static void give(struct sg_warp *w, const struct sg_call *call, unsigned lane, uint64_t value)
+void sg_builtin_give(struct sg_warp *w, const struct sg_call *call, unsigned lane, uint64_t value)
 {
     if (!call->result_count)
         return;
@@ -91,11 +101,11 @@ enum sg_step sg_builtin_call(struct sg_warp *w, const struct sg_insn *in, uint32
         switch (callee->builtin) {
         case SG_B_VPRINTF: {
             int n = sg_print(w, l, argument(w, call, 0, l), argument(w, call, 1, l));
-            give(w, call, l, (uint32_t)n);
+            sg_builtin_give(w, call, l, (uint32_t)n);
             break;
         }
         case SG_B_MALLOC:
-            give(w, call, l, sg_heap_take(argument(w, call, 0, l)));
+            sg_builtin_give(w, call, l, sg_heap_take(argument(w, call, 0, l)));
             break;
         case SG_B_FREE:
             step = release(w, in, l);
@@ -106,9 +116,11 @@ enum sg_step sg_builtin_call(struct sg_warp *w, const struct sg_insn *in, uint32
         case SG_B_ASSERTFAIL:
             step = fail_assertion(w, in, l);
             break;
-        default:
+        case SG_B_NONE:
             return sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION, "%s is not defined",
                             callee->info.name);
+        default:
+            step = sg_runtime_call(w, in, l, callee->builtin);
         }
         if (step == SG_FAULT && callee->builtin != SG_B_ASSERTFAIL)
             return step;

@@ -151,12 +151,12 @@ static enum sg_step call_one(struct sg_warp *w, const struct sg_insn *in, uint32
     return sg_builtin_call(w, in, mask, callee) == SG_FAULT ? SG_FAULT : SG_SELECT;
 }
 
-static const struct sg_function *pointed(const struct sg_module *m, uint64_t pointer)
+const struct sg_function *sg_function_pointed(const struct sg_module *m, uint64_t pointer)
 {
     uint64_t index = (pointer & SG_OFFSET_MASK) - 1;
     if ((pointer & ~SG_OFFSET_MASK) != SG_WINDOW_CODE || index >= m->function_count)
         return NULL;
-    return m->functions[index]->entry ? NULL : m->functions[index];
+    return m->functions[index];
 }
 
 /* Lanes may each call something else: one frame per callee. */
@@ -169,8 +169,9 @@ static enum sg_step call_pointer(struct sg_warp *w, const struct sg_insn *in, ui
         uint32_t same = 0;
         SG_FOR_LANES(l, mask)
         same |= (uint32_t)(pointer[l] == pointer[first]) << l;
-        const struct sg_function *callee = pointed(w->block->run->module, pointer[first]);
-        if (!callee)
+        const struct sg_function *callee = sg_function_pointed(w->block->run->module,
+                                                               pointer[first]);
+        if (!callee || callee->entry)
             return sg_fault(w, in, first, CUDA_ERROR_ILLEGAL_INSTRUCTION,
                             "call through 0x%llx, which is no function",
                             (unsigned long long)pointer[first]);

@@ -13,6 +13,13 @@
 #define SG_NO_CLUSTER UINT64_MAX
 
 struct sg_text;
+struct sg_child;
+
+/* What waits of a launch of the host's and all below it. */
+struct sg_family {
+    uint32_t count;
+    uint64_t bytes;
+};
 
 struct sg_grid {
     const struct sg_launch *launch;
@@ -35,6 +42,11 @@ struct sg_grid {
     struct sg_text *texts;
     size_t text_bytes;
     uint64_t instructions;
+
+    /* exec_children.c, under the lock: being given their parameters; launched; to come behind all. */
+    struct sg_child *prepared, *children, *children_end, *last_children, *last_end;
+    struct sg_family *family;
+    uint64_t objects; /* streams and events that kernels have made */
 
     /* exec_crew.c, under its lock. */
     bool called;
@@ -59,6 +71,18 @@ uint64_t sg_grid_take(struct sg_run *run);
 void sg_grid_advance(struct sg_run *run, uint64_t oldest);
 /* Tells the text when no cluster before this one can print any more. */
 void sg_grid_print(struct sg_run *run, uint64_t cluster, const char *text, size_t n);
+
+/* --- children (exec_children.c): what kernels have launched ---------------------------------- */
+
+/* The grid is through: what it launched comes before what waits already. */
+void sg_children_queue(struct sg_grid *grid, struct sg_child **waiting);
+struct sg_child *sg_child_take(struct sg_child **waiting);
+const struct sg_launch *sg_child_launch(const struct sg_child *child);
+/* One that was taken has run. */
+void sg_child_done(struct sg_grid *grid, struct sg_child *child);
+void sg_children_drop(struct sg_child *waiting);
+/* Whether a kernel may launch this. */
+CUresult sg_launch_check(const struct sg_launch *launch);
 
 /* --- rounds (exec_rounds.c) ---------------------------------------------------------------- */
 

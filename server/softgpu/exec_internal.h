@@ -71,6 +71,7 @@ struct sg_warp {
     struct sg_frame *spare;              /* the frame freed last, often the next one wanted */
     size_t spare_bytes;
     uint32_t cluster_arrived;
+    uint16_t last_error[SG_LANES]; /* cudaError_t of what they called */
 };
 
 struct sg_barrier_state {
@@ -249,6 +250,16 @@ void *sg_heap_look(uint64_t address, uint64_t size);
 
 enum sg_step sg_builtin_call(struct sg_warp *w, const struct sg_insn *in, uint32_t mask,
                              const struct sg_function *callee);
+/* Argument i of a lane, of at most so many bytes; false: there is none, or a smaller one. */
+bool sg_builtin_argument(struct sg_warp *w, const struct sg_call *call, uint32_t i, unsigned lane,
+                         void *out, uint32_t bytes);
+/* What the call returns to a lane. */
+void sg_builtin_give(struct sg_warp *w, const struct sg_call *call, unsigned lane, uint64_t value);
+/* One of those from SG_B_CHILD_BUFFER on (exec_children.c). */
+enum sg_step sg_runtime_call(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
+                             uint8_t builtin);
+/* The function that a pointer of the module's code means, or NULL. */
+const struct sg_function *sg_function_pointed(const struct sg_module *m, uint64_t pointer);
 /* Formats as device printf does and sends the text on; the int it returns. */
 int sg_print(struct sg_warp *w, unsigned lane, uint64_t format, uint64_t arguments);
 

@@ -95,13 +95,19 @@ static CUresult run_grid(struct sg_run *run)
     return (CUresult)grid->result;
 }
 
-CUresult sg_launch_run(const struct sg_launch *launch, char *fault, size_t fault_size)
+CUresult sg_launch_check(const struct sg_launch *launch)
+{
+    struct sg_grid grid = {.launch = launch};
+    struct sg_run run = {.launch = launch, .grid = &grid, .function = launch->function};
+    run.module = run.function->module;
+    return check_shape(&run);
+}
+
+static CUresult run_one(struct sg_grid *grid)
 {
     static uint64_t grids;
-    struct sg_grid grid = {.launch = launch, .fault = fault, .fault_size = fault_size};
-    struct sg_run run = {.launch = launch, .grid = &grid, .oldest = SG_NO_CLUSTER};
-    if (fault && fault_size)
-        fault[0] = 0;
+    const struct sg_launch *launch = grid->launch;
+    struct sg_run run = {.launch = launch, .grid = grid, .oldest = SG_NO_CLUSTER};
     if (!launch || !launch->function)
         return refuse(&run, "no function");
     run.function = launch->function;
@@ -109,7 +115,7 @@ CUresult sg_launch_run(const struct sg_launch *launch, char *fault, size_t fault
     CUresult result = check_shape(&run);
     if (result != CUDA_SUCCESS)
         return result;
-    grid.workspace[0] = sizeof(grid.workspace);
+    grid->workspace[0] = sizeof(grid->workspace);
     run.grid_id = __atomic_add_fetch(&grids, 1, __ATOMIC_RELAXED);
     if (!copy_parameters(&run)) {
         refuse(&run, "no memory for the parameters");
@@ -117,5 +123,38 @@ CUresult sg_launch_run(const struct sg_launch *launch, char *fault, size_t fault
     }
     result = run_grid(&run);
     free(run.parameters);
+    return result;
+}
+
+/* Between two grids: each may be too short to ask by itself. */
+static CUresult breathe(const struct sg_launch *launch)
+{
+    if (launch->breathe && (!launch->due || launch->due(launch->breathe_context)))
+        launch->breathe(launch->breathe_context);
+    return launch->cancel && *launch->cancel ? CUDA_ERROR_LAUNCH_TIMEOUT : CUDA_SUCCESS;
+}
+
+/* And what its kernels launch, until nothing waits any more. */
+CUresult sg_launch_run(const struct sg_launch *launch, char *fault, size_t fault_size)
+{
+    struct sg_child *waiting = NULL, *child = NULL;
+    struct sg_family family = {0};
+    CUresult result;
+    if (fault && fault_size)
+        fault[0] = 0;
+    do {
+        struct sg_grid grid = {.launch = child ? sg_child_launch(child) : launch,
+                               .fault = fault,
+                               .fault_size = fault_size,
+                               .family = &family};
+        result = run_one(&grid);
+        if (child)
+            sg_child_done(&grid, child);
+        sg_children_queue(&grid, &waiting);
+        if (result == CUDA_SUCCESS && waiting)
+            result = breathe(launch);
+        child = result == CUDA_SUCCESS ? sg_child_take(&waiting) : NULL;
+    } while (child);
+    sg_children_drop(waiting);
     return result;
 }

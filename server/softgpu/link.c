@@ -2,13 +2,16 @@
  * cuLink: inputs of PTX, each parsed as it comes, become one text. The first keeps its directives
  * of version, target and address size; later ones lose theirs. What .extern declares in one is
  * found in another, and of weak definitions (templates) the first stays. Nothing is renamed: two
- * inputs that both define a function that is not weak are for the PTX parser to refuse.
+ * inputs that both define a function that is not weak are for the PTX parser to refuse. Nothing is
+ * taken from libraries: of libcudadevrt we have what there is (exec_children.c), and what else is
+ * missing is told at the end.
  */
 #include "softgpu.h"
 
 #include <stdio.h>
 
 #define LINK_MAX ((size_t)256 << 20)
+#define ARCHIVE 8 /* bytes that an archive begins with */
 
 struct CUlinkState_st {
     char *text;
@@ -131,6 +134,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
     (void)optionValues;
     SG_LOCKED;
     SG_READY();
+    static const char archive[] = "!<arch>\n";
     char *ptx = NULL, log[1024] = "";
     size_t length;
     if (!sg_handle_is(state, SG_LINK))
@@ -138,6 +142,8 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
     if (state->complete || !data || !size || (numOptions && !options) ||
         is_whole(numOptions, options))
         return CUDA_ERROR_INVALID_VALUE;
+    if (type == CU_JIT_INPUT_LIBRARY && size >= ARCHIVE && memcmp(data, archive, ARCHIVE) == 0)
+        return CUDA_SUCCESS;
     if (type != CU_JIT_INPUT_PTX && type != CU_JIT_INPUT_FATBINARY) {
         snprintf(log, sizeof(log), "cuLink takes PTX only, and %s is not",
                  name ? name : "an input");

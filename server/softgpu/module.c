@@ -172,6 +172,10 @@ CUresult sg_module_load(CUcontext context, const char *ptx, size_t length, CUlib
     module->library = library;
     module->refs = 1;
     CUresult result = sg_module_parse(ptx, length, &module->code, log, log_size);
+    if (result == CUDA_SUCCESS && sg_module_unresolved(module->code)) {
+        snprintf(log, log_size, "unresolved extern '%s'", sg_module_unresolved(module->code));
+        result = CUDA_ERROR_INVALID_PTX;
+    }
     if (result == CUDA_SUCCESS)
         result = place_globals(module);
     if (result == CUDA_SUCCESS)

@@ -5,7 +5,7 @@ set(SG_LEVELLED exec_pure_approx.c exec_pure_bits.c exec_pure_compare.c exec_pur
   exec_pure_set.c exec_whole_access.c exec_whole_atomic.c exec_whole_group.c
   exec_whole_lanes.c exec_whole_pure.c)
 add_library(sg_ptx STATIC ${SG_LEVELLED}
-  exec_atomic.c exec_barrier.c exec_bulk.c exec_block.c exec_builtin.c exec_carry.c exec_control.c exec_crew.c
+  exec_atomic.c exec_barrier.c exec_bulk.c exec_block.c exec_builtin.c exec_carry.c exec_children.c exec_control.c exec_crew.c
   exec_fault.c exec_float.c exec_frame.c exec_heap.c exec_image.c exec_lanes.c
   exec_launch.c exec_level.c exec_matrix.c exec_matrix_move.c exec_mbarrier.c exec_memory.c exec_order.c exec_print.c exec_rounds.c
   exec_select.c exec_sparse.c exec_special.c exec_step.c exec_surface.c exec_tensor.c exec_texture.c exec_warp.c exec_warpgroup.c ptx_arena.c ptx_async.c ptx_bulk.c ptx_call.c

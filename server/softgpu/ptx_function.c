@@ -14,8 +14,38 @@ struct sg_insn *sg_insn_append(struct sg_parser *p, uint32_t line)
     return in;
 }
 
+/* Of CUDA's runtime on the device, behind "__cudaCDP2". */
+static uint8_t runtime_named(const char *name)
+{
+    static const struct {
+        const char *name;
+        uint8_t builtin;
+    } known[] = {{"GetParameterBufferV2", SG_B_CHILD_BUFFER},
+                 {"LaunchDeviceV2", SG_B_CHILD_LAUNCH},
+                 {"LaunchDeviceV2_ptsz", SG_B_CHILD_LAUNCH},
+                 {"StreamCreateWithFlags", SG_B_OBJECT_NEW},
+                 {"StreamDestroy", SG_B_OBJECT_USE},
+                 {"StreamWaitEvent", SG_B_OBJECT_PAIR},
+                 {"StreamWaitEvent_ptsz", SG_B_OBJECT_PAIR},
+                 {"EventCreateWithFlags", SG_B_OBJECT_NEW},
+                 {"EventDestroy", SG_B_OBJECT_USE},
+                 {"EventRecord", SG_B_OBJECT_PAIR},
+                 {"EventRecord_ptsz", SG_B_OBJECT_PAIR},
+                 {"EventRecordWithFlags", SG_B_OBJECT_PAIR},
+                 {"EventRecordWithFlags_ptsz", SG_B_OBJECT_PAIR},
+                 {"Malloc", SG_B_RUNTIME_MALLOC},
+                 {"Free", SG_B_RUNTIME_FREE},
+                 {"GetLastError", SG_B_TAKE_ERROR},
+                 {"PeekAtLastError", SG_B_PEEK_ERROR}};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (!strcmp(known[i].name, name))
+            return known[i].builtin;
+    return SG_B_NONE;
+}
+
 static uint8_t builtin_named(const char *name)
 {
+    static const char runtime[] = "__cudaCDP2";
     static const struct {
         const char *name;
         uint8_t builtin;
@@ -27,6 +57,8 @@ static uint8_t builtin_named(const char *name)
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (!strcmp(known[i].name, name))
             return known[i].builtin;
+    if (!strncmp(name, runtime, sizeof(runtime) - 1))
+        return runtime_named(name + sizeof(runtime) - 1);
     return SG_B_NONE;
 }
 
@@ -349,6 +381,7 @@ void sg_function_parse(struct sg_parser *p, bool entry)
             sg_fail(p, name.line, "'%s' is declared in two ways", f->info.name);
     } else {
         f = function_new(p, &name, entry);
+        f->external = p->external;
     }
     p->function = &scratch;
     if (entry)

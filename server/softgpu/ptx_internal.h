@@ -230,7 +230,17 @@ enum sg_builtin {
     SG_B_MALLOC,
     SG_B_FREE,
     SG_B_ASSERTFAIL,
-    SG_B_SET_CONDITION
+    SG_B_SET_CONDITION,
+    /* exec_children.c */
+    SG_B_CHILD_BUFFER,
+    SG_B_CHILD_LAUNCH,
+    SG_B_OBJECT_NEW,  /* a stream or an event, by a pointer */
+    SG_B_OBJECT_USE,  /* of one of them */
+    SG_B_OBJECT_PAIR, /* of two */
+    SG_B_RUNTIME_MALLOC,
+    SG_B_RUNTIME_FREE,
+    SG_B_TAKE_ERROR,
+    SG_B_PEEK_ERROR
 };
 
 struct sg_shared {
@@ -250,7 +260,7 @@ struct sg_function {
     struct sg_module *module;
     uint32_t index; /* among all functions of the module */
     uint32_t line;
-    bool entry, defined, called;
+    bool entry, external, defined, called;
     uint8_t builtin;                   /* enum sg_builtin */
     uint32_t start;                    /* pc */
     uint32_t slots;                    /* registers, 8 bytes each */

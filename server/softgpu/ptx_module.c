@@ -68,6 +68,8 @@ void sg_module_finish(struct sg_parser *p)
     bool *seen = sg_take_scratch(p, m->function_count + 1);
     for (uint32_t i = 0; i < m->entry_count; i++) {
         struct sg_function *entry = m->functions[m->entries[i]->index];
+        if (!entry->defined && entry->external)
+            continue; /* of another part, which a linker knows */
         if (!entry->defined)
             sg_fail(p, entry->line, "the kernel %s has no body", entry->info.name);
         memset(seen, 0, m->function_count);
@@ -83,7 +85,7 @@ const char *sg_module_unresolved(const struct sg_module *m)
             return m->globals[i]->global.name;
     for (uint32_t i = 0; i < m->function_count; i++) {
         const struct sg_function *f = m->functions[i];
-        if ((f->called || f->address_taken) && !f->defined && f->builtin == SG_B_NONE)
+        if ((f->called || f->address_taken || f->entry) && !f->defined && f->builtin == SG_B_NONE)
             return f->info.name;
     }
     return NULL;

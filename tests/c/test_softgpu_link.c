@@ -101,10 +101,44 @@ static void managed_far_from_all(void)
     OK(cuModuleUnload(module));
 }
 
+/* A kernel of another part, which a library might have: libcudadevrt is named, and nothing taken. */
+static void linking_missing(void)
+{
+    static char part[] = HEAD ".extern .entry other(.param .u64 out);\n"
+                              ".visible .entry names(.param .u64 out)\n{\n  .reg .b64 %d<3>;\n"
+                              "  ld.param.u64 %d1, [out];\n  mov.u64 %d2, other;\n"
+                              "  st.global.u64 [%d1], %d2;\n  ret;\n}\n";
+    static char other[] = HEAD ".visible .entry other(.param .u64 out)\n{\n  ret;\n}\n";
+    static char library[] = "!<arch>\nand what is in it";
+    CUlinkState state;
+    CUmodule module;
+    void *image;
+    size_t size;
+    EXPECT(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&module, part));
+    for (int whole = 0; whole < 2; whole++) {
+        OK(cuLinkCreate(0, NULL, NULL, &state));
+        OK(cuLinkAddData(state, CU_JIT_INPUT_LIBRARY, library, sizeof(library), "libcudadevrt.a", 0,
+                         NULL, NULL));
+        EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuLinkAddData(state, CU_JIT_INPUT_LIBRARY, part,
+                                                       sizeof(part), "no library", 0, NULL, NULL));
+        OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, part, sizeof(part), "part", 0, NULL, NULL));
+        if (whole)
+            OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, other, sizeof(other), "other", 0, NULL,
+                             NULL));
+        EXPECT(whole ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN, cuLinkComplete(state, &image, &size));
+        if (whole) {
+            OK(cuModuleLoadData(&module, image));
+            OK(cuModuleUnload(module));
+        }
+        OK(cuLinkDestroy(state));
+    }
+}
+
 int main(void)
 {
     softgpu_begin();
     linking_weak();
+    linking_missing();
     managed_far_from_all();
     declared_again();
     return 0;

@@ -65,6 +65,8 @@ ONCE_PROGRAMS = (
     PER_THREAD,
     Program("grid_sync", "grid_sync"),
     Program("linked", "linked", flags=("-rdc=true",)),
+    Program("launching", "launching", flags=("-rdc=true",)),
+    Program("nested", "nested", flags=("-rdc=true",)),
     Program("textures", "textures"),
     Program("matrices", "matrices"),
     Program("async_copies", "async_copies", flags=HOPPER),
@@ -72,10 +74,7 @@ ONCE_PROGRAMS = (
 )
 
 # What the soft GPU refuses by name.
-CARD_PROGRAMS = (
-    Program("launching", "launching", flags=("-rdc=true",)),
-    Program("graph_launch", "graph_launch", flags=("-rdc=true",)),
-)
+CARD_PROGRAMS = (Program("graph_launch", "graph_launch", flags=("-rdc=true",)),)
 
 DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),

@@ -89,7 +89,7 @@ def test_what_the_soft_gpu_refuses(
     result = server.run(program.command(program.build(toolchain, "static13")))
     assert result.returncode == 1, result.explain()
     assert "cudaGetLastError(): cudaError" in result.stdout
-    missing = "Undefined reference to '"
+    missing = "Undefined reference to 'cudaGraphLaunch'"
     wait_until(lambda: missing in server.log.read_text(), "the log named what is missing")
 
 

@@ -1,6 +1,6 @@
 /*
  * Kernels that launch kernels (dynamic parallelism): children in the parent's stream, without order,
- * and behind the parent. One of them is in launching_part.cu. The soft GPU does not load this.
+ * and behind the parent. One of them is in launching_part.cu.
  */
 #include "check.h"
 
