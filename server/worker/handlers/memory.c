@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "allocator.h"
+#include "gp_errors.h"
 #include "gpw_handlers.h"
 #include "growth.h"
 #include "handles.h"
@@ -223,12 +224,14 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
     CUdeviceptr base;
     size_t size;
     bool before = gpw_strict(s, false);
-    bool known = s->driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                  address) == CUDA_SUCCESS &&
-                 type == CU_MEMORYTYPE_DEVICE &&
-                 s->driver->cuMemGetAddressRange_v2(&base, &size, address) == CUDA_SUCCESS;
+    CUresult r = s->driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    bool known = r == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
+    if (known)
+        r = s->driver->cuMemGetAddressRange_v2(&base, &size, address);
     gpw_strict(s, before);
-    if (!known)
+    if (gp_error_is_sticky((int)r))
+        s->over = (int32_t)r;
+    if (!known || r != CUDA_SUCCESS)
         return false;
     /* a reservation may hold several mappings side by side: the driver has the
      * last word about their ends */

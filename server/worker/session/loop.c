@@ -89,9 +89,11 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
     uint64_t before = s->at_message;
     s->strict_call = strict;
     s->at_message = h->seq;
+    s->over = 0;
     gpw_strict(s, strict && !is_capturable(h));
     gpa_enter(h->seq);
     gpw_dispatch(s, h);
+    s->over = 0;
     gpa_leave();
     gpw_capture_watch_op(s, "the call", h);
     gpw_strict(s, false);

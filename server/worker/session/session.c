@@ -78,6 +78,12 @@ int gpw_session_tell_first(struct gpw_session *s)
     return r ? r : gpw_failures_tell(s);
 }
 
+/* Where a context is over, the driver says so of any memory; that we do not know it is our word. */
+static CUresult because(const struct gpw_session *s, CUresult r)
+{
+    return r == CUDA_ERROR_INVALID_VALUE && s->over ? (CUresult)s->over : r;
+}
+
 int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult result,
                     struct gpw_message *m)
 {
@@ -88,7 +94,7 @@ int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult result,
     reply->h.op = t.op;
     reply->h.flags = GP_FLAG_REPLY;
     reply->h.seq = t.seq;
-    reply->result = (int32_t)result;
+    reply->result = (int32_t)because(s, result);
     return gpw_session_send(s, m);
 }
 
@@ -106,6 +112,7 @@ int gpw_async_result(struct gpw_session *s, const struct gp_header *h, CUresult 
     }
     if (r == CUDA_SUCCESS)
         return 0;
+    r = because(s, r);
     bool sticky = gp_error_is_sticky((int)r);
     if (sticky && s->sticky)
         return 0; /* told already */

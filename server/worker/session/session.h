@@ -134,6 +134,7 @@ struct gpw_session {
     bool greeted;          /* gp_hello was right */
     bool ended;            /* gp_goodbye, or broken */
     int32_t sticky;        /* a CUresult that every later call gives, 0 none */
+    int32_t over; /* the same, of the driver's, when the present message's memory was asked for */
     struct gpw_failures failures;
     uint64_t calls;
     uint64_t at_message; /* the number of the one that is dealt with; 0: none is */
