@@ -117,6 +117,20 @@ def test_buffers_for_graphs_are_given_back(tight: Pool) -> None:
         assert shown["budgets"]["host_memory"]["refused"] <= 1
 
 
+def test_spare_buffers_give_way_to_all_else(tight: Pool) -> None:
+    client, _ = greeted(tight)
+    with client:
+        for at in range(5):
+            assert opened(client, (1 + at) << 30, 5 * MIB) == 0
+        for at in range(5):
+            assert client.result("gp_captured_close", struct.pack("<Q", (1 + at) << 30)) == 0
+        fixed = struct.pack("<IIQQII", 32, 0, 24 * MIB, 0, 8, 8)
+        assert client.result("gp_image_put", fixed + bytes(32) + bytes(8)) == 0
+        (shown,) = tight.ask(do="status")["sessions"]
+        assert shown["host_bytes_by_kind"]["images"] == 24 * MIB
+        assert shown["budgets"]["host_memory"]["refused"] == 0
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_graphs_that_come_and_go(tight: Pool, transport: str) -> None:
     """Their buffers come to more than the worker may have."""

@@ -2,6 +2,8 @@
 #ifndef GPW_MEMORY_INTERNAL_H
 #define GPW_MEMORY_INTERNAL_H
 
+#include <pthread.h>
+
 #include "allocator.h"
 #include "memory.h"
 #include "staging.h"
@@ -45,6 +47,7 @@ struct gpw_memory {
     struct gpw_graph_memory *graph_memory;
     struct gpw_staging_pool staging;
     struct gpw_captured *captured;
+    pthread_t captured_thread; /* which may free of them, once one is spare */
     uint64_t captured_bytes;
     struct pool *pools;         /* pool.c */
     bool trims_pools;           /* within that: counting may ask for more */

@@ -3,6 +3,7 @@
  * worker's own, which the graph copies from and to, and whose bytes host functions
  * of the client's exchange while they block the graph (client_lib/memory/copy/captured_copy.c).
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,16 @@ static void free_spares(struct gpw_session *s)
     gpw_strict(s, before);
 }
 
+/* For whoever of the session's own thread wants room. */
+static bool spare(struct gpw_session *s)
+{
+    uint64_t before = s->memory->captured_bytes;
+    if (!pthread_equal(pthread_self(), s->memory->captured_thread))
+        return false;
+    free_spares(s);
+    return s->memory->captured_bytes < before;
+}
+
 static bool take(struct gpw_session *s, uint64_t room)
 {
     return room <= CAPTURED_BYTES_MAX - s->memory->captured_bytes &&
@@ -143,6 +154,8 @@ static CUresult give_back(struct gpw_session *s, uint64_t address)
     for (struct gpw_captured *c = s->memory->captured; c; c = c->next)
         if (c->bytes && c->address == address)
             c->bytes = 0;
+    s->memory->captured_thread = pthread_self();
+    s->budget.spare_pinned = spare;
     return CUDA_SUCCESS;
 }
 
@@ -171,6 +184,7 @@ void gpw_captured_context_ended(struct gpw_session *s, CUcontext context)
 
 void gpw_captured_close(struct gpw_session *s)
 {
+    s->budget.spare_pinned = NULL;
     while (s->memory->captured) {
         struct gpw_captured *c = s->memory->captured;
         s->memory->captured = c->next;

@@ -95,15 +95,23 @@ static bool take(struct gpw_session *s, enum gpw_use use, uint64_t amount)
     return true;
 }
 
-bool gpw_budget_take(struct gpw_session *s, enum gpw_use use, uint64_t amount)
+static bool take_spare(struct gpw_session *s, enum gpw_use use, uint64_t amount)
 {
-    if (take(s, use, amount))
-        return true;
-    if (uses[use].of == GPW_BUDGET_HOST_MEMORY && s->budget.spare) {
-        s->budget.spare(s);
+    const struct gpw_budget_use *b = &s->budget;
+    if (uses[use].of != GPW_BUDGET_HOST_MEMORY)
+        return false;
+    if (b->spare) {
+        b->spare(s);
         if (take(s, use, amount))
             return true;
     }
+    return use != GPW_USE_WAITS && b->spare_pinned && b->spare_pinned(s) && take(s, use, amount);
+}
+
+bool gpw_budget_take(struct gpw_session *s, enum gpw_use use, uint64_t amount)
+{
+    if (take(s, use, amount) || take_spare(s, use, amount))
+        return true;
     __atomic_fetch_add(&s->budget.of[uses[use].of].refused, 1, __ATOMIC_RELAXED);
     tell(&s->budget, use, amount);
     return false;

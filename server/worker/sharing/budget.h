@@ -47,6 +47,9 @@ struct gpw_budget_use {
     /* Give back host memory that is kept only while nobody needs it, on any thread: behind it none
      * is charged. NULL: there never is any. */
     void (*spare)(struct gpw_session *s);
+    /* The same of what the driver has to be asked for, which may wait for the GPU's work: not for
+     * what waits itself. Whether there was some. */
+    bool (*spare_pinned)(struct gpw_session *s);
 };
 
 /* "NAME=N": that budget's limit; 0: none. -1: no such budget, or no such number. */
