@@ -2,7 +2,7 @@
  * Memory that is allocated and freed again and again.
  *
  *   churn pairs N BYTES   N pairs of cuMemAlloc and cuMemFree
- *   churn beside N        the same of 1 MiB, with work in between that is not waited for
+ *   churn beside N        the same of 1 MiB, with work of three streams that is not waited for
  *   churn threads N       N threads allocate, set, compare and free; every byte is modelled
  *   churn across N        the same over two devices, where any context frees, and streams go
  *
@@ -14,6 +14,7 @@
 
 #define MIB ((size_t)1 << 20)
 #define SLOTS 12
+#define STREAMS 3
 #define STEPS 400
 #define THREADS_MOST 32
 
@@ -48,19 +49,26 @@ static void pairs(long count, size_t bytes)
 static void beside(long count)
 {
     unsigned char *host = check_alloc(MIB);
+    CUstream streams[STREAMS] = {NULL}; /* the others wait for nobody */
+    for (unsigned i = 1; i < STREAMS; i++)
+        CU(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
     warm(MIB);
     for (long i = 0; i < count; i++) {
         unsigned char value = (unsigned char)(i + 1);
+        CUstream own = streams[i % STREAMS], other = streams[i / STREAMS % STREAMS];
         CUdeviceptr at = allocated(MIB);
-        CU(cuMemsetD8Async(at, value, MIB, NULL));
-        CU(cuMemcpyDtoH(host, at, MIB));
+        CU(cuMemsetD8Async(at, value, MIB, own));
+        CU(cuMemcpyDtoHAsync(host, at, MIB, own));
+        CU(cuStreamSynchronize(own));
         for (size_t k = 0; k < MIB; k++)
             REQUIRE(host[k] == value, "byte %zu is %d, not %d", k, host[k], value);
-        CU(cuMemsetD8Async(at, 0xee, MIB, NULL));
+        CU(cuMemsetD8Async(at, 0xee, MIB, other));
         CU(cuMemFree(at));
-        if (i % 3 == 0)
+        if (i % 5 == 0)
             CU(cuCtxSynchronize());
     }
+    for (unsigned i = 1; i < STREAMS; i++)
+        CU(cuStreamDestroy(streams[i]));
     free(host);
 }
 
