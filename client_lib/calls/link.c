@@ -88,10 +88,12 @@ static CUresult add(uint16_t op, CUlinkState state, CUjitInputType type, const v
     const struct gpc_jit_options *o = &link->options;
     unsigned char hash[32];
     gpc_image_hash(&image, hash);
+    gpc_image_lock(hash);
     if ((r = gpc_image_put(NULL, &image, hash)) == CUDA_SUCCESS)
         r = gpc_wire_gp_link_add(state, type, hash, name ? name : "", own.count, own.pairs,
                                  o->info_room, o->error_room, &said, o->info_room ? o->info : &none,
                                  o->error_room ? o->error : &none, &info, &error);
+    gpc_image_unlock(hash);
     return r == CUDA_SUCCESS ? step_done(link, &said, info, error) : r;
 }
 

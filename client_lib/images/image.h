@@ -40,8 +40,13 @@ void gpc_image_release(struct gpc_image *image);
  * of the very bytes that are sent. */
 void gpc_image_hash(const struct gpc_image *image, unsigned char hash[32]);
 
+/* From an image's first piece until it is loaded: the worker drops what it has loaded, so another
+ * thread's of the same hash would be sent into it, or be missing. */
+void gpc_image_lock(const unsigned char hash[32]);
+void gpc_image_unlock(const unsigned char hash[32]);
+
 /* Send the pieces as one, to be kept there under its hash (image_load.c; NULL: where the thread
- * is). */
+ * is). Under its lock. */
 struct gpc_route;
 CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image *image,
                        const unsigned char hash[32]);

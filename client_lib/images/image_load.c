@@ -3,6 +3,7 @@
  * does not hold them.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,28 @@
 #include "jit_options.h"
 #include "module.h"
 #include "trace.h"
+
+/* Two images may have the same. */
+static pthread_mutex_t locks[] = {
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+};
+
+static pthread_mutex_t *lock_of(const unsigned char hash[32])
+{
+    return &locks[hash[0] % (sizeof locks / sizeof locks[0])];
+}
+
+void gpc_image_lock(const unsigned char hash[32])
+{
+    pthread_mutex_lock(lock_of(hash));
+}
+
+void gpc_image_unlock(const unsigned char hash[32])
+{
+    pthread_mutex_unlock(lock_of(hash));
+}
 
 CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image *image,
                        const unsigned char hash[32])
@@ -80,6 +103,7 @@ static CUresult load_pieces(const struct gpc_route *on, const struct gpc_load *l
     gpc_image_hash(image, hash);
     bool eager = image->total <= GP_IMAGE_EAGER;
     uint32_t state = GP_IMAGE_MISSING;
+    gpc_image_lock(hash);
     CUresult r = eager ? gpc_image_put(on, image, hash) : CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = ask(on, load, as_library, hash, options, id, &state);
@@ -88,6 +112,7 @@ static CUresult load_pieces(const struct gpc_route *on, const struct gpc_load *l
         if (r == CUDA_SUCCESS)
             r = ask(on, load, as_library, hash, options, id, &state);
     }
+    gpc_image_unlock(hash);
     if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING)
         r = CUDA_ERROR_OUT_OF_MEMORY; /* the worker refused it, with a line in its log */
     return r;

@@ -22,18 +22,19 @@
  *         peer_move.c lock           streams of our own *
  *         mapped.c opening           pinned memory becoming mapped memory *
  *         ipc.c lock                 other processes' allocations that are open *
- *   5     managed.c lock             managed memory: its blocks, whose bytes are newer where *
- *   6     session submit_lock        the order of submission: numbers, the channel's sending
+ *   5     image_load.c locks         images from their first piece until they are loaded *
+ *   6     managed.c lock             managed memory: its blocks, whose bytes are newer where *
+ *   7     session submit_lock        the order of submission: numbers, the channel's sending
  *                                    side, what the worker has current, what has settled
- *   7     captures.c lock            captures under way
+ *   8     captures.c lock            captures under way
  *         pinned.c lock              bytes on their way into memory that is not shared
- *   8     session wait_lock          the listed calls, their states, the right to read
- *   9     handle.c, capture.c lock, context.c records_lock, ipc.c pools_lock, ranges.c, spare.c, cache.c,
+ *   9     session wait_lock          the listed calls, their states, the right to read
+ *   10    handle.c, capture.c lock, context.c records_lock, ipc.c pools_lock, ranges.c, spare.c, cache.c,
  *         host_function.c, trace.c, timeline.c, activity_table.c, and those of private_tables/:
  *                                    their own tables; nothing is locked under them
  *
  *   * held while calls are sent and waited for, so that one thread asks for all. The thread
- *     that reads never takes one of these: it acts on notices under ranks 7 to 9 alone.
+ *     that reads never takes one of these: it acts on notices under ranks 8 to 10 alone.
  */
 #ifndef GPC_SESSION_H
 #define GPC_SESSION_H

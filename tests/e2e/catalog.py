@@ -79,6 +79,7 @@ CARD_PROGRAMS = (Program("graph_launch", "graph_launch", flags=("-rdc=true",)),)
 DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),
     Program("driver_link", "driver_link", driver=True),
+    Program("driver_same_images", "driver_same_images", driver=True),
     Program("driver_answers", "driver_answers", driver=True, ours=True),
     Program("driver_queries", "driver_queries", driver=True, ours=True),
     Program("driver_texture_references", "driver_texture_references", driver=True),

@@ -1,4 +1,4 @@
-/* What the files of managed memory keep together. All of it is under one lock, of rank 5
+/* What the files of managed memory keep together. All of it is under one lock, of rank 6
  * (session.h), which is held while messages are sent and while blocks are fetched, never while
  * work is waited for that may depend on another thread. */
 #ifndef GPC_MANAGED_INTERNAL_H
