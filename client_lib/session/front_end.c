@@ -54,6 +54,10 @@ static int take_line(const char *key, const char *value, struct gpc_admission *o
         out->simulated = strcmp(value, "1") == 0;
         return 0;
     }
+    if (strcmp(key, "visible") == 0) {
+        out->visible = strcmp(value, "1") == 0;
+        return 0;
+    }
     if (strcmp(key, "note") == 0) {
         snprintf(out->note, sizeof out->note, "%s", value);
         return 0;
@@ -135,10 +139,11 @@ CUresult gpc_front_end_ask(const char *server, const char *token, const struct g
     gpc_boot_id(boot);
     int n = snprintf(question, sizeof question,
                      "GPUPOOL/1 hello\nwire: %u\nwire-oldest: %u\ntoken: %s\npid: %d\n"
-                     "program: %s\nhost: %s\nboot-id: %s\nways:%s%s%s%s\nservers: %u\n",
+                     "program: %s\nhost: %s\nboot-id: %s\nways:%s%s%s%s\nservers: %u\n%s%s%s",
                      GP_WIRE_VERSION, GP_WIRE_OLDEST, token, (int)getpid(), program, host, boot,
                      reach->shm ? " shm" : "", reach->tcp ? " tcp" : "", reach->zmq ? " zmq" : "",
-                     reach->ucx ? " ucx" : "", reach->servers);
+                     reach->ucx ? " ucx" : "", reach->servers, reach->visible ? "visible: " : "",
+                     reach->visible ? reach->visible : "", reach->visible ? "\n" : "");
     if (n < 0 || (size_t)n >= sizeof question) {
         snprintf(why, why_size, "GPUPOOL_TOKEN is too long");
         return CUDA_ERROR_NOT_PERMITTED;

@@ -19,6 +19,7 @@ struct gpc_admission {
     char ucx[256];
     char boot_id[64]; /* of the server's machine */
     bool simulated;   /* its GPUs are soft ones that nobody asked for */
+    bool visible;     /* its devices are those that are visible, in their order */
     char note[320];   /* for the user: what was asked for and changes nothing; mostly empty */
 };
 
@@ -27,6 +28,7 @@ struct gpc_admission {
 struct gpc_reach {
     bool shm, tcp, zmq, ucx;
     unsigned servers;
+    const char *visible; /* the indices of CUDA_VISIBLE_DEVICES, for one server; NULL: none */
 };
 
 /* Ask `server` for a session. On failure a CUDA error, and `why` (a line). */

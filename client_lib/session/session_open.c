@@ -26,6 +26,8 @@
 #include "visible.h"
 
 #define CONNECT_TIMEOUT_MS 10000
+/* Of CUDA_VISIBLE_DEVICES, for a server: more than any lease has on a host. */
+#define INDICES_MOST 200
 
 /* The server offers tcp, any host, two ports: the host is where we reached it. */
 void gpc_fill_host(const char *offered, const char *server, char *out, size_t size)
@@ -323,7 +325,17 @@ static CUresult greet_worker(struct gpc_session *s, const struct gpc_admission *
     return r;
 }
 
-static CUresult open_one(struct gpc_session *s, const char *token, unsigned servers, bool sync)
+/* What a server may know of CUDA_VISIBLE_DEVICES: indices alone, of its own devices. */
+static const char *indices(const char *visible, unsigned servers)
+{
+    size_t length = visible ? strlen(visible) : 0;
+    bool plain = length && length <= INDICES_MOST && strspn(visible, "0123456789,") == length;
+    return plain && servers == 1 ? visible : NULL;
+}
+
+/* `*visible` is NULL behind it if the server has shown no more than that. */
+static CUresult open_one(struct gpc_session *s, const char *token, unsigned servers, bool sync,
+                         const char **visible)
 {
     char plugins[4096], why[1024];
     gpc_plugin_folder(gpc_sessions_goodbye, plugins, sizeof plugins);
@@ -335,12 +347,15 @@ static CUresult open_one(struct gpc_session *s, const char *token, unsigned serv
     ways.tcp = has_tcp(s, ways, plugins);
     if (ways.ucx && !gp_transport_find("ucx://", plugins, &err))
         return fail(err.text);
-    const struct gpc_reach reach = {ways.shm, ways.tcp, ways.zmq, ways.ucx, servers};
+    const struct gpc_reach reach = {ways.shm, ways.tcp, ways.zmq,
+                                    ways.ucx, servers,  indices(*visible, servers)};
     CUresult r = gpc_front_end_ask(s->server, token, &reach, plugins, &a, why, sizeof why);
     if (r != CUDA_SUCCESS) {
         gpc_log(GPC_LOG_ERROR, "%s", why);
         return r;
     }
+    if (a.visible && reach.visible)
+        *visible = NULL;
     memcpy(s->id, a.session, sizeof s->id);
     s->server[strcspn(s->server, "?")] = '\0'; /* for messages; its key has been of use */
     if (!connect_worker(s, &a, ways, plugins, &err))
@@ -405,7 +420,7 @@ CUresult gpc_sessions_open(void)
         memset(s, 0, sizeof *s);
         s->index = i;
         memcpy(s->server, list.server[i], sizeof s->server);
-        r = open_one(s, list.token[i], list.count, sync && strcmp(sync, "1") == 0);
+        r = open_one(s, list.token[i], list.count, sync && strcmp(sync, "1") == 0, &visible);
     }
     gpc_servers_free(&list);
     if (r == CUDA_SUCCESS && visible)

@@ -203,6 +203,8 @@ class RequestHandler:
             fields["shm"] = opened.shm
         if self._inventory.simulated:
             fields["simulated"] = "1"
+        if opened.is_narrow:
+            fields["visible"] = "1"
         ready = opened.ready
         for name, url in (("tcp", ready.tcp), ("zmq", ready.zmq), ("ucx", ready.ucx)):
             if url is not None:

@@ -287,11 +287,11 @@ class Jail:
             cost_us=report.cost_us,
         )
 
-    def ordinals(self, indexes: Sequence[int]) -> list[int]:
-        """These GPUs as a worker's driver counts them."""
+    def ordinals(self, indexes: Sequence[int], there: Sequence[int]) -> list[int]:
+        """These GPUs as a worker's driver counts them, which has all that are ``there``."""
         confined = self.on and self.layers.get("devices") == "on"
         if confined:
-            return jail_devices.ordinals(self._inventory, indexes)
+            return jail_devices.ordinals(self._inventory, indexes, there)
         return self._inventory.ordinals(indexes)
 
     def adopt(self, session: str, confined: Confined) -> None:

@@ -80,14 +80,14 @@ def nodes(inventory: Inventory, indexes: Sequence[int]) -> tuple[list[str], str]
     return found, ""
 
 
-def ordinals(inventory: Inventory, indexes: Sequence[int]) -> list[int]:
-    """A session's GPUs as its driver counts them, which sees no others in a jail.
+def ordinals(inventory: Inventory, indexes: Sequence[int], there: Sequence[int]) -> list[int]:
+    """A session's GPUs as its driver counts them, which in a jail sees those that are ``there``.
 
     A soft GPU needs no node: there all are seen.
     """
     if inventory.kind != "cuda" or inventory.divided:
         return inventory.ordinals(indexes)
-    counted = sorted(indexes)
+    counted = sorted(there)
     return [counted.index(index) for index in indexes]
 
 

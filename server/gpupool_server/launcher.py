@@ -110,7 +110,7 @@ class Launcher:
         finally:
             self.starting = [each for each in self.starting if each is not session]
         shm = f"shm://{self._shm}?door={word.hex()}" if ready.shm else ""
-        return session, Opened(folder.session, secret, ready, shm, devices)
+        return session, Opened(folder.session, secret, ready, shm, devices, request.is_narrow)
 
     async def _undo(
         self, folder: SessionDir, session: Session | None, allocation: Allocation | None
@@ -186,7 +186,7 @@ class Launcher:
     ) -> tuple[Process, Confined]:
         """The worker's process, in a jail if there is one here."""
         budgets = meta.budgets
-        command = self._command(folder, allocation, seats, budgets, ways.urls)
+        command = self._command(folder, request, allocation, seats, budgets, ways.urls)
         images = self._images_of(meta) if allocation.seated else None
         command += ["--images", str(images)] if images is not None else []
         env = self._environment(allocation.devices)
@@ -202,7 +202,7 @@ class Launcher:
             place = Place(
                 folder.session,
                 allocation.name,
-                allocation.devices,
+                _beside(request, allocation),
                 memory=budgets["host_memory"] + budgets["pinned_memory"] + budgets["disk"],
                 disk=budgets["disk"],
                 open_files=budgets["open_files"],
@@ -244,6 +244,7 @@ class Launcher:
     def _command(
         self,
         folder: SessionDir,
+        request: SessionRequest,
         allocation: Allocation,
         seats: Sequence[Seat],
         budgets: Mapping[str, int],
@@ -255,7 +256,7 @@ class Launcher:
         for url in urls:
             command += ["--listen", url]
         command += ["--control", str(folder.control)]
-        devices = self._jail.ordinals(allocation.devices)
+        devices = self._jail.ordinals(allocation.devices, _beside(request, allocation))
         command += ["--devices", ",".join(map(str, devices))]
         for seat in seats:
             command += ["--seat", f"{seat.page},{seat.bell}"]
@@ -324,7 +325,16 @@ class Launcher:
 def _has_ranks(request: SessionRequest, allocation: Allocation) -> bool:
     """Whether collectives may be made with other workers of its lease, here or on other hosts."""
     lease = request.tenant.lease
-    return len(allocation.devices) > 1 or (lease is not None and len(lease.nodes) > 1)
+    if lease is None:
+        return len(allocation.devices) > 1
+    return len(lease.devices) > 1 or len(lease.nodes) > 1
+
+
+def _beside(request: SessionRequest, allocation: Allocation) -> tuple[int, ...]:
+    """Its GPUs, and those of its lease that it does not see: NCCL reaches other ranks there."""
+    lease = request.tenant.lease
+    more = lease.devices if lease is not None and request.is_narrow else ()
+    return (*allocation.devices, *(index for index in more if index not in allocation.devices))
 
 
 def _record(

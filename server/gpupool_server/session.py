@@ -33,6 +33,8 @@ class Opened:
     #: Where a client of this machine comes to it, with the word; empty: nowhere.
     shm: str
     devices: tuple[int, ...]
+    #: Whether these are those alone that the program is to see.
+    is_narrow: bool = False
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 
 from gpupool_common import protocol, request
 from gpupool_common.errors import ProtocolError
@@ -18,6 +19,7 @@ from gpupool_server.sharing import name_allowed
 from gpupool_server.tenants import LeasePart, Tenant
 
 _FRACTION = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
+_INDICES = re.compile(r"[0-9]{1,4}(,[0-9]{1,4}){0,63}")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class SessionRequest:
     needs_zmq: bool = True
     #: Whether it asks for UCX.
     wants_ucx: bool = False
+    #: Whether its devices are those alone that the program is to see.
+    is_narrow: bool = False
 
 
 def read_number(question: protocol.Message, key: str, low: int, high: int) -> int:
@@ -119,16 +123,31 @@ def _read_lease_request(
             f"{_source(question, asked[0])} cannot be used with a lease, which says already what"
             " the program has; unset it"
         )
+    visible = _visible(question, lease.devices)
     return SessionRequest(
         pid=read_number(question, "pid", 1, 2**22),
         program=question.require("program")[:256],
         host=question.require("host")[:256],
-        devices=lease.devices,
+        devices=visible or lease.devices,
+        is_narrow=bool(visible),
         tenant=tenant,
         group=lease.lease,
         needs_zmq=_needs_zmq(question),
         wants_ucx=_wants_ucx(question),
     )
+
+
+def _visible(question: protocol.Message, devices: tuple[int, ...]) -> tuple[int, ...]:
+    """What a program sees of a lease's devices, by CUDA_VISIBLE_DEVICES; (): its library knows.
+
+    A session that has no more goes on when the lease gives the others back.
+    """
+    text = question.fields.get("visible", "")
+    if _INDICES.fullmatch(text) is None:
+        return ()
+    numbers = [int(number) for number in text.split(",")]
+    within = list(takewhile(lambda number: number < len(devices), numbers))
+    return tuple(devices[n] for n in within) if len(set(within)) == len(within) else ()
 
 
 def read_limits(question: protocol.Message) -> LimitsRequest:

@@ -49,6 +49,14 @@ def resize(site: Site, lease: dict[str, Any], gpus: int) -> httpx.Response:
     return site.manager.ask("PATCH", f"/leases/{lease['id']}", {"gpus": gpus}, site.red)
 
 
+def seeing(site: Site, lease: dict[str, Any], visible: str) -> Talk:
+    """A program that sees these of the lease's devices."""
+    env = {**site.environment(lease), "CUDA_VISIBLE_DEVICES": visible}
+    program = site.talk([str(site.toolchain.driver_program("driver_tenant"))], env)
+    assert program.line() == "ready"
+    return program
+
+
 def now(site: Site, lease: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = site.manager.do("GET", f"/leases/{lease['id']}", token=site.red)
     return found
@@ -103,6 +111,31 @@ def test_who_has_it_may_go_on_for_a_while(site: Site) -> None:
     assert len(now(site, lease)["grants"]) == 1
     result = site.run(now(site, waiting), "driver_limits", "1024")
     assert result.stdout == "PASS driver_limits\n", result.explain()
+
+
+def test_who_does_not_see_it_goes_on(site: Site) -> None:
+    """It could have had both, and has chosen the one that stays by CUDA_VISIBLE_DEVICES."""
+    lease = site.ask(gpus=2)
+    program = seeing(site, lease, "0")
+    assert info(program)[0] > 0
+    both = seeing(site, lease, "1,0")
+    assert resize(site, lease, 1).status_code == 202, "another has it"
+    end(both)
+    wait_until(lambda: gpus_in_use(site) == 1, "it was free")
+    assert tell(program, "work 2") == "worked 2"
+    check_next_has_it(site)
+    assert tell(program, "work 3") == "worked 5"  # in all
+    end(program)
+
+
+def test_who_sees_it_alone_does_not(site: Site) -> None:
+    lease = site.ask(gpus=2)
+    other, program = seeing(site, lease, "0"), seeing(site, lease, "1")
+    assert resize(site, lease, 1).status_code == 202
+    wait_until(lambda: gpus_in_use(site) == 1, "its time was over")
+    has_gone(program)
+    assert tell(other, "work 2") == "worked 2"
+    end(other)
 
 
 def test_its_own_end_gives_it_back_before(site: Site) -> None:

@@ -155,10 +155,11 @@ def test_a_session_gets_the_nodes_of_its_own_gpus(tmp_path: Path) -> None:
 
 def test_a_driver_in_a_jail_counts_its_own_gpus_alone() -> None:
     found = Inventory("cuda", Path("/x"), tuple(device(i, f"0000:0{i}:00.0") for i in range(4)))
-    assert jail_devices.ordinals(found, [2]) == [0]
-    assert jail_devices.ordinals(found, [3, 1]) == [1, 0]
+    assert jail_devices.ordinals(found, [2], [2]) == [0]
+    assert jail_devices.ordinals(found, [3, 1], [3, 1]) == [1, 0]
+    assert jail_devices.ordinals(found, [3], [3, 1]) == [1]
     soft = Inventory("soft", Path("/x"), found.devices)
-    assert jail_devices.ordinals(soft, [3, 1]) == [3, 1]
+    assert jail_devices.ordinals(soft, [3, 1], [3, 1]) == [3, 1]
 
 
 def test_the_uids_folder_is_the_owners(tmp_path: Path) -> None:

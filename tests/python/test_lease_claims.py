@@ -57,6 +57,35 @@ async def test_a_token_opens_what_it_says(make_office: MakeOffice) -> None:
     assert (meta["lease"], meta["request_id"], meta["tenant"]) == ("lease-1", "r-1", "red")
 
 
+@pytest.mark.parametrize(
+    ("visible", "devices"),
+    [
+        ("0", "1"),
+        ("1", "0"),
+        ("1,0", "0,1"),
+        ("1,7,0", "0"),
+        *(
+            (text, None)
+            for text in ("7", "0,0", "", "GPU-1", "+1", "-1", "0,", "1" * 300, "\u0661")
+        ),
+    ],
+)
+async def test_a_session_has_what_its_program_sees(
+    make_office: MakeOffice, visible: str, devices: str | None
+) -> None:
+    """And never more than the lease; of a list that says less than that its library knows more."""
+    node = Node(await make_office())
+    node.apply(grant(ordinal=0, index=1), grant(ordinal=1, index=0))
+    answer = accepted(await node.hello(issued(), visible=visible))
+    assert answer["devices"] == (devices or "1,0")
+    assert answer.get("visible") == (None if devices is None else "1")
+
+
+async def test_only_a_lease_is_narrowed(make_office: MakeOffice) -> None:
+    answer = accepted(await (await make_office()).handler.answer(hello(visible="1")))
+    assert "visible" not in answer
+
+
 async def test_a_stolen_token_opens_no_more_than_the_lease_has(make_office: MakeOffice) -> None:
     """Shown again and again, at once and by several tokens of one lease: so many, and no more."""
     node = Node(await make_office())

@@ -159,7 +159,7 @@ def test_a_driver_is_told_what_it_may_see(host: Inventory) -> None:
     one = {"CUDA_VISIBLE_DEVICES": PARTS[1].uuid}
     assert host.visible([INSTANCES[1]]) == one and host.ordinals([INSTANCES[1]]) == [0]
     assert host.visible([0]) == {"CUDA_VISIBLE_DEVICES": UUIDS[0]}
-    assert jail_devices.ordinals(host, [INSTANCES[2]]) == [0]
+    assert jail_devices.ordinals(host, [INSTANCES[2]], [INSTANCES[2]]) == [0]
     assert replace(host, divided=False).visible([0]) == {}
 
 
