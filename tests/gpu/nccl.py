@@ -4,10 +4,10 @@
 
 Losses must be those of a native run; the bandwidth of an all-reduce of 256 MiB is shown beside the
 native one, and must be 0.95 of it over shared memory. `scaling` shows what of a rank's own speed is
-left when both train. `hosts`: two servers, a GPU each, as if they were two hosts; the bytes of the
-collectives must not pass the ranks themselves. `--ranks 1`: a job of one rank on one GPU, whose
-NCCL connects to itself. With fewer GPUs, or without PyTorch, it says `skipped`. The exit code is 1
-if any row failed.
+left when both train. `--only jax`: one process of JAX with both GPUs. `hosts`: two servers, a GPU
+each, as if they were two hosts; the bytes of the collectives must not pass the ranks themselves.
+`--ranks 1`: a job of one rank on one GPU, whose NCCL connects to itself. With fewer GPUs, or
+without PyTorch (for JAX, that), it says `skipped`. The exit code is 1 if any row failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = HERE.parent.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
-from nccl_programs import BYTES, PROGRAMS  # noqa: E402
+from nccl_programs import ALONE, BYTES, PROGRAMS  # noqa: E402
 from two_cards import cards, native_environment  # noqa: E402
 from two_hosts import plain  # noqa: E402
 
@@ -67,8 +67,15 @@ def read(said: list[str], codes: list[int]) -> Row:
 
 
 def run_torchrun(given: argparse.Namespace, name: str, env: dict[str, str]) -> Row:
+    """Or, where one process has all GPUs, without."""
+    if name in ALONE:
+        return run(given, [given.python, str(HERE / "nccl_programs.py"), name], env)
     command = [given.python, "-m", "torch.distributed.run", "--nproc-per-node", str(given.ranks)]
     command += ["--master-port", str(free_port()), str(HERE / "nccl_programs.py"), name]
+    return run(given, command, env)
+
+
+def run(given: argparse.Namespace, command: list[str], env: dict[str, str]) -> Row:
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, timeout=given.limit, check=False
     )
@@ -131,6 +138,8 @@ def compare(given: argparse.Namespace, way: str, native: dict[str, Row]) -> list
         for server in servers:
             server.start()
         for name, local in native.items():
+            if way == "hosts" and name in ALONE:
+                continue
             row: Row = {"program": name, "way": way, "native": local}
             try:
                 row["remote"] = remote(given, name, way, servers)
@@ -161,7 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
     parser.add_argument("--ranks", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--only", nargs="+", choices=tuple(PROGRAMS))
+    parser.add_argument("--only", nargs="+", choices=(*PROGRAMS, *ALONE))
     parser.add_argument("--ways", nargs="+", choices=WAYS)
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one program")
@@ -173,9 +182,11 @@ def main() -> int:
     if (count := cards()) < given.ranks:
         print(f"nccl: skipped: {given.ranks} GPUs are needed, this machine has {count}")
         return 0
-    if subprocess.run([given.python, "-c", "import torch"], check=False).returncode != 0:
-        print(f"nccl: skipped: {given.python} has no PyTorch")
-        return 0
+    needed = {name if name in ALONE else "torch" for name in given.only}
+    for module in sorted(needed):
+        if subprocess.run([given.python, "-c", f"import {module}"], check=False).returncode != 0:
+            print(f"nccl: skipped: {given.python} has no {module}")
+            return 0
     given.out.mkdir(parents=True, exist_ok=True)
     env = {**native_environment(), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     native = {name: run_torchrun(given, name, env) for name in given.only}

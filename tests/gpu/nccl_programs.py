@@ -1,4 +1,5 @@
-"""One rank of what `nccl.py` compares: `nccl_programs.py NAME`, with torchrun's variables.
+"""One rank of what `nccl.py` compares: `nccl_programs.py NAME`, with torchrun's variables (or, for
+those of ALONE, the one process).
 
 Rank 0 prints a line of JSON: losses, which must be the same natively and through the pool, and
 figures, whose names begin with "_".
@@ -115,12 +116,48 @@ PROGRAMS: dict[str, Callable[[Any, int], Report]] = {
 }
 
 
+def jax_training() -> Report:
+    """One process with all GPUs, as JAX has it: XLA puts the all-reduces in."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")  # the same kernels each time
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(jax.devices(), ("ranks",))
+    split, whole = NamedSharding(mesh, PartitionSpec("ranks")), NamedSharding(mesh, PartitionSpec())
+    keys = jax.random.split(jax.random.key(7), STEPS + 1)
+    weights = jax.device_put(0.02 * jax.random.normal(keys[0], (1024, 1024)), whole)
+
+    def train(weights: Any, rows: Any) -> Any:
+        def loss_of(weights: Any) -> Any:
+            return jnp.square(jnp.tanh(rows @ weights) - rows).mean()
+
+        loss, gradient = jax.value_and_grad(loss_of)(weights)
+        return weights - 5.0 * gradient, loss
+
+    step = jax.jit(train)
+    losses = []
+    for key in keys[1:]:
+        rows = jax.device_put(jax.random.normal(key, (128, 1024)), split)
+        weights, loss = step(weights, rows)
+        losses.append(float(loss))
+    return {"devices": len(jax.devices()), "losses": losses}
+
+
 def device(torch: Any) -> int:
     """One of its own for each rank of a host; a rank that has a host of its own has the first."""
     return int(os.environ["LOCAL_RANK"]) % int(torch.cuda.device_count())
 
 
+#: Of one process with all GPUs, by names that say what they import.
+ALONE: dict[str, Callable[[], Report]] = {"jax": jax_training}
+
+
 def main() -> None:
+    if sys.argv[1] in ALONE:
+        print(json.dumps(ALONE[sys.argv[1]]()), flush=True)
+        return
     import torch
 
     torch.cuda.set_device(device(torch))
