@@ -52,6 +52,9 @@ TMP_PART = 5
 _VARIABLES = ("LD_LIBRARY_PATH", "PATH", "LANG", "LC_ALL", "TZ")
 _PREFIXES = ("GPUPOOL_", "CUDA_", "NVIDIA_", "NCCL_")
 
+#: But not these where there is a loopback alone: what they choose is not there.
+_OF_NETWORKS = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY")
+
 #: What cannot be on together, or is another way to the same.
 ALTERNATIVE = "the server has the right to make the other layers without it"
 
@@ -417,6 +420,8 @@ class Jail:
             place.open_files or self._settings.session_open_files,
             spread.locked_memory,
         )
+        if "net" not in off and spread.off:
+            env = {name: value for name, value in env.items() if name not in _OF_NETWORKS}
         found += [("env", f"{name}={value}") for name, value in _environment(env, cache).items()]
         if self._settings.on_stop == "end":
             found.append(("with-server", 1))
