@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpupool_common import paths
-from harness import PoolServer
+from harness import PATIENCE, PoolServer
 from ranks import Ranks, fake_nccl
 from test_jail import confinement
 from toolchain import Toolchain
@@ -102,3 +102,19 @@ def test_a_rank_alone_connects_to_itself(
     result = server.run([str(toolchain.driver_program("nccl_one"))], transport)
     assert (result.returncode, result.stdout) == (0, "PASS nccl_one\n"), result.explain()
     assert "was refused" not in server.log.read_text()
+
+
+def test_ranks_with_a_gpu_each_meet_on_their_loopback(
+    make_server: MakeServer, toolchain: Toolchain, tmp_path: Path
+) -> None:
+    server = make_server(**{"soft-gpus": "2"})
+    program = str(toolchain.driver_program("nccl_ranks"))
+    envs = [server.environment("shm", GPUPOOL_DEVICES=device) for device in "01"]
+    ranks = [
+        subprocess.Popen(
+            [program, str(rank), str(tmp_path / "id")], env=env, stdout=subprocess.PIPE, text=True
+        )
+        for rank, env in enumerate(envs)
+    ]
+    said = [rank.communicate(timeout=PATIENCE)[0] for rank in ranks]
+    assert said == 2 * ["PASS nccl_ranks\n"]
