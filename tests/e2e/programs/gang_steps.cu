@@ -55,6 +55,7 @@ static void open(Gpu *g, int device)
     CUDA(cudaMalloc(&g->steps, sizeof *g->steps));
     CUDA(cudaMalloc(&g->out, sizeof *g->out));
     CUDA(cudaMemset(g->steps, 0, sizeof *g->steps));
+    CUDA(cudaDeviceSynchronize()); // the streams do not wait for it
 }
 
 // What sums the ranks' gradients, on a stream beside that of the work.
@@ -113,6 +114,7 @@ static void join(Sums *s, char *way)
     CUDA(cudaEventCreateWithFlags(&s->came, cudaEventDisableTiming));
     CUDA(cudaMalloc(&s->gradients, s->count * sizeof *s->gradients));
     CUDA(cudaMemset(s->gradients, 0, s->count * sizeof *s->gradients));
+    CUDA(cudaDeviceSynchronize());
     ncclResult_t r = init(&s->comm, RANKS, meet(get, file, rank), rank);
     REQUIRE(r == ncclSuccess, "NCCL error %d", (int)r);
 }
