@@ -103,6 +103,8 @@ class ReportedSession(Message):
     lease: Name
     program: Line = ""
     state: SessionState = "running"
+    #: Those that it sees; none: its server does not say.
+    gpus: list[Name] = Field(default_factory=list, max_length=64)
 
 
 class BusyTime(Message):

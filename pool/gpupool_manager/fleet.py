@@ -336,6 +336,17 @@ class Fleet:
             for session in self.seen[node].sessions
         )
 
+    def seen_gpus(self, lease: Lease) -> set[str]:
+        """Of a lease's GPUs those that a session of it sees, as far as its servers have said."""
+        return {
+            gpu
+            for node in {grant.node for grant in lease.grants}
+            if node in self.seen
+            for session in self.seen[node].sessions
+            if session.lease == lease.id
+            for gpu in session.gpus
+        }
+
     def orders(self, name: str, applied: str, now: float) -> Orders:
         """What a node that has applied this generation must be told."""
         node = self._ledger.nodes.get(name)

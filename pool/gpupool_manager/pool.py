@@ -223,7 +223,9 @@ class Pool:
         self.resizes = Resizes(self.ledger, self.leases, self.resize_counts)
         self.reservations = Reservations(self.ledger, self.leases, rules.reservation_reclaims)
         self.growth = Growth(self.ledger, self.leases, self.resizes, self.resize_counts)
-        self.shrinking = Shrinking(self.ledger, self.leases, self.resize_counts)
+        self.shrinking = Shrinking(
+            self.ledger, self.leases, self.resize_counts, self.fleet.seen_gpus
+        )
 
     def _set_clock(self, loaded: Loaded) -> None:
         """Time never goes back over a restart: what was signed later counts more than what was

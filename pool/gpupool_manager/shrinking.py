@@ -8,7 +8,7 @@ has said that nothing of the lease is there any more, so nothing is given twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gpupool_common.lease import LeaseState
@@ -24,8 +24,16 @@ from gpupool_manager.transaction import Transaction
 class Shrinking:
     """Fewer GPUs for leases."""
 
-    def __init__(self, ledger: Ledger, leases: Leases, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        leases: Leases,
+        counts: Counter[str],
+        seen: Callable[[Lease], set[str]],
+    ) -> None:
         self._ledger = ledger
+        #: Which of a lease's GPUs a session of it sees.
+        self._seen = seen
         self._leases = leases
         self._counts = counts
         #: Of grants whose time is over: those whose servers were told so, by lease and GPU.
@@ -38,7 +46,7 @@ class Shrinking:
 
         While some are still on their way back, another number brings those back that it keeps.
         """
-        going = _chosen(lease, gpus, transaction.now)
+        going = _chosen(lease, gpus, transaction.now, self._seen(lease))
         if going == {grant.gpu for grant in lease.leaving}:
             return
         at = transaction.now + self._ledger.queue.rules.grace
@@ -169,8 +177,9 @@ def is_over(grant: Grant, now: float) -> bool:
     return grant.leaves is not None and grant.leaves <= now
 
 
-def _chosen(lease: Lease, gpus: int, now: float) -> set[str]:
-    """The GPUs that go: those that are gone anyhow, then the last; Problem says why none may."""
+def _chosen(lease: Lease, gpus: int, now: float, seen: set[str]) -> set[str]:
+    """The GPUs that go: those that are gone anyhow, that are going, that no session sees, then the
+    last; Problem says why none may."""
     if lease.state != LeaseState.ACTIVE:
         raise Problem(
             409, "impossible", "a lease that waits gets no other number of GPUs; ask anew"
@@ -181,7 +190,11 @@ def _chosen(lease: Lease, gpus: int, now: float) -> set[str]:
         raise Problem(
             409, "in-use", "GPUs of it are just going back; ask for more when they have gone"
         )
-    order = sorted(lease.grants, key=lambda grant: (not grant.lost, -grant.ordinal))
+
+    def order_of(grant: Grant) -> tuple[bool, bool, bool, int]:
+        return not grant.lost, grant.leaves is None, grant.gpu in seen, -grant.ordinal
+
+    order = sorted(lease.grants, key=order_of)
     going = {grant.gpu for grant in order[: len(order) - gpus]}
     if any(is_over(grant, now) and grant.gpu not in going for grant in lease.leaving):
         raise Problem(

@@ -128,6 +128,7 @@ class PoolMember:
                     lease=meta.lease or "",
                     program=one_line(meta.program)[:64],
                     state=self._supervisor.state_of(meta.session),
+                    gpus=[gpu.device.uuid for gpu in self._gpus if gpu.index in meta.devices],
                 )
                 for meta in sessions
             ],

@@ -88,6 +88,24 @@ def counted(world: World) -> tuple[int, int]:
     return ledger.use(ledger.active, "red").gpus, holders
 
 
+async def test_those_that_no_session_sees_go_first(world: World) -> None:
+    """And whoever asks for less again meanwhile changes nothing of those that are going."""
+    lease = await world.ask("red", gpus=3)
+    first, second, third = [grant.gpu for grant in lease.grants]
+    session = {"id": "s-1", "lease": lease.id, "gpus": [first, third]}
+    other = {"id": "s-2", "lease": "lease-of-others", "gpus": [second]}
+    await world.beat("n1", sessions=[session, other])
+    await shrink(world, lease, 2)
+    assert leaving(world, lease) == [second]
+    await world.beat("n1", sessions=[{**session, "gpus": [second]}])
+    await shrink(world, lease, 2)
+    assert leaving(world, lease) == [second]
+    await shrink(world, lease, 1)
+    assert leaving(world, lease) == [second, third]
+    await shrink(world, lease, 2)
+    assert leaving(world, lease) == [third]
+
+
 async def test_the_last_go_once_their_server_says_so(world: World) -> None:
     lease = await world.ask("red", gpus=3)
     stays, *going = [grant.gpu for grant in lease.grants]
