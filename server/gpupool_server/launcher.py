@@ -202,7 +202,7 @@ class Launcher:
             place = Place(
                 folder.session,
                 allocation.name,
-                _beside(request, allocation),
+                self._near(request, allocation),
                 memory=budgets["host_memory"] + budgets["pinned_memory"] + budgets["disk"],
                 disk=budgets["disk"],
                 open_files=budgets["open_files"],
@@ -256,7 +256,7 @@ class Launcher:
         for url in urls:
             command += ["--listen", url]
         command += ["--control", str(folder.control)]
-        devices = self._jail.ordinals(allocation.devices, _beside(request, allocation))
+        devices = self._jail.ordinals(allocation.devices, self._near(request, allocation))
         command += ["--devices", ",".join(map(str, devices))]
         for seat in seats:
             command += ["--seat", f"{seat.page},{seat.bell}"]
@@ -270,6 +270,14 @@ class Launcher:
                 command += [option, str(library)]
         command += ["--log-level", self._settings.log_level]
         return command
+
+    def _near(self, request: SessionRequest, allocation: Allocation) -> tuple[int, ...]:
+        """Its GPUs, and those of its lease that it does not see: NCCL reaches other ranks there."""
+        lease, own = request.tenant.lease, allocation.devices
+        if lease is None or not request.is_narrow:
+            return own
+        others = (index for index in lease.devices if index not in own)
+        return (*own, *(i for i in others if not self._gpus.has_given(lease.lease, i)))
 
     async def _await_ready(self, session: Session, answer: asyncio.Future[str]) -> Ready:
         """The worker's ready line, unless it ends or dawdles first."""
@@ -328,13 +336,6 @@ def _has_ranks(request: SessionRequest, allocation: Allocation) -> bool:
     if lease is None:
         return len(allocation.devices) > 1
     return len(lease.devices) > 1 or len(lease.nodes) > 1
-
-
-def _beside(request: SessionRequest, allocation: Allocation) -> tuple[int, ...]:
-    """Its GPUs, and those of its lease that it does not see: NCCL reaches other ranks there."""
-    lease = request.tenant.lease
-    more = lease.devices if lease is not None and request.is_narrow else ()
-    return (*allocation.devices, *(index for index in more if index not in allocation.devices))
 
 
 def _record(

@@ -36,6 +36,8 @@ def rank(site: Site, env: dict[str, str], number: str, meeting: Path, mode: str)
 def test_the_next_round_of_a_job_uses_the_gpu_that_came(site: Site, tmp_path: Path) -> None:
     lease = site.ask()
     env = site.environment(lease)  # what the launcher was started with; it stays as it is
+    one = site.run(lease, "nccl_one")
+    assert one.stdout == "PASS nccl_one\n", one.explain()
     first = site.tenant(lease)
     alone = rank(site, env, "1", tmp_path / "alone", "warm").finish()
     assert alone.returncode != 0, "there is no second GPU yet"
