@@ -1,18 +1,21 @@
 """What a neighbour notices while another tenant floods one resource after the other.
 
-    python bench/flood.py [--rounds 3] [--seconds 3] [--floods KIND …] [--json] [--out FILE]
+    python bench/flood.py [--rounds 3] [--seconds 2] [--within 150] [--floods KIND …] [--out FILE]
 
 A victim makes small steps (bench/step.c) all the time. In each round every flood is measured
 between two quiet times, and its p99 divided by theirs; shown are the median over the rounds and
 the least and most of them. Every other round goes the other way, so that a machine that becomes
-slower favours no flood. With what is set three rounds take less than five minutes.
+slower favours no flood. With what is set three rounds take less than five minutes; with --within
+no flood begins that would not end in time, and the last round may have fewer of them.
 The attacker is another tenant. Its own processes get only the processor time that nobody else
 wants (SCHED_IDLE), as if they were on another machine; what they make the server and their
-worker do is not held back. Two controls ask for nothing of ours: `spin` uses the processor as an
-attacker's process does, `busy` as a worker does, at everybody's priority. Where a flood costs no
-more than `busy`, it costs the processor time of one worker.
+worker do is not held back. Three controls ask for nothing of ours: `still` does nothing, so that
+its ratios are the noise of the measurement; `spin` uses the processor as an attacker's process
+does, `busy` as a worker does, at everybody's priority. Where a flood costs no more than `busy`, it
+costs the processor time of one worker.
 
-Machines are noisy: compare within one run, and look at the controls first.
+Machines are noisy: compare within one run, and look at the controls first. Below the table is the
+flood that cost most, beside the noise.
 """
 
 from __future__ import annotations
@@ -95,6 +98,13 @@ def begun() -> None:
     print("flooding", flush=True)
 
 
+def still(server: PoolServer) -> None:
+    """Nothing at all."""
+    begun()
+    while True:
+        time.sleep(60)
+
+
 def spin(server: PoolServer) -> None:
     """Nothing of anybody's but the processor."""
     begun()
@@ -157,6 +167,7 @@ def connections(server: PoolServer) -> None:
 
 
 ASKERS: dict[str, Callable[[PoolServer], None]] = {
+    "still": still,
     "spin": spin,
     "busy": spin,
     "sessions": sessions,
@@ -166,6 +177,7 @@ ASKERS: dict[str, Callable[[PoolServer], None]] = {
     "disk": disk,
 }
 KINDS = (*ASKERS, *HOARDS)
+CONTROLS = ("still", "spin", "busy")
 
 
 class Flood:
@@ -227,6 +239,7 @@ class Bench:
         if self._victim.line() != "ready":
             raise RuntimeError("the victim did not begin")
         self._sessions_refused = 0
+        self._took: dict[str, float] = {}
         self.figures: dict[str, list[dict[str, Any]]] = {}
 
     def measure(self) -> dict[str, Any]:
@@ -236,9 +249,13 @@ class Bench:
             raise RuntimeError(f"the victim failed: {told['error']}")
         return told
 
-    def round(self, kinds: list[str]) -> None:
+    def round(self, kinds: list[str], ends: float) -> None:
+        """Each kind once, or as many as end in time."""
         quiet = self.measure()
         for kind in kinds:
+            began = time.monotonic()
+            if began + self._took.get(kind, 0.0) > ends:
+                continue
             with self._flood.of(kind):
                 time.sleep(0.5)
                 flooded = self.measure()
@@ -247,6 +264,7 @@ class Bench:
             after = self.measure()
             figure = {"quiet": quiet, "flood": flooded, "after": after, "refused": refused}
             self.figures.setdefault(kind, []).append(figure)
+            self._took[kind] = time.monotonic() - began
             quiet = after
 
     def _refused(self, kind: str) -> int:
@@ -289,19 +307,33 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, float]:
         "p99_ratio_least": min(ratios),
         "p99_ratio_most": max(ratios),
         "refused": statistics.median(one["refused"] for one in rounds),
+        "rounds": len(rounds),
     }
 
 
 def table(found: dict[str, dict[str, float]]) -> list[str]:
     heads = f"{'flood of':14}{'quiet p99':>12}{'p99':>12}{'ratio':>8}{'least..most':>14}"
-    lines = [f"{heads}{'of p50':>8}{'refused':>9}"]
+    lines = [f"{heads}{'of p50':>8}{'refused':>9}{'rounds':>8}"]
     for kind, each in found.items():
         over = "" if each["p99_ratio"] <= ALLOWED else f"  over {ALLOWED}"
         spread = f"{each['p99_ratio_least']:.2f}..{each['p99_ratio_most']:.2f}"
         lines.append(
             f"{kind:14}{each['quiet_p99_us']:9.0f} us{each['flood_p99_us']:9.0f} us"
-            f"{each['p99_ratio']:8.2f}{spread:>14}{each['p50_ratio']:8.2f}{each['refused']:9.0f}{over}"
+            f"{each['p99_ratio']:8.2f}{spread:>14}{each['p50_ratio']:8.2f}{each['refused']:9.0f}"
+            f"{each['rounds']:8.0f}{over}"
         )
+    return [*lines, *verdict(found)]
+
+
+def verdict(found: dict[str, dict[str, float]]) -> list[str]:
+    """The flood that cost most, by its median and by its worst round, beside the noise."""
+    floods = {kind: each for kind, each in found.items() if kind not in CONTROLS}
+    lines = []
+    for what, key in (("median", "p99_ratio"), ("worst round", "p99_ratio_most")):
+        noise = f"; nothing: {found['still'][key]:.2f}" if "still" in found else ""
+        if floods:
+            most = max(floods, key=lambda kind: floods[kind][key])
+            lines.append(f"most by the {what}: {most} {floods[most][key]:.2f}{noise}")
     return lines
 
 
@@ -309,6 +341,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--within", type=float, default=0.0, help="seconds in all; 0: as it takes")
     parser.add_argument("--floods", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--soft", action="store_true", help="the soft GPU even where a GPU is")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
@@ -321,6 +354,7 @@ def read_arguments() -> argparse.Namespace:
 
 def measure(given: argparse.Namespace, driver: str) -> dict[str, list[dict[str, Any]]]:
     toolchain = Toolchain(ROOT / "build" / "bench")
+    ends = time.monotonic() + given.within if given.within else float("inf")
     step = str(toolchain.driver_source("step", HERE / "step.c"))
     hoard = [str(toolchain.driver_program("driver_hoard"))]
     with tempfile.TemporaryDirectory() as scratch:
@@ -334,7 +368,7 @@ def measure(given: argparse.Namespace, driver: str) -> dict[str, list[dict[str, 
             try:
                 for turn in range(given.rounds):
                     print(f"round {turn + 1} of {given.rounds}", file=sys.stderr, flush=True)
-                    bench.round(given.floods[:: -1 if turn % 2 else 1])
+                    bench.round(given.floods[:: -1 if turn % 2 else 1], ends)
             finally:
                 bench.close()
         finally:
@@ -367,7 +401,7 @@ def main() -> int:
     if given.json:
         print(json.dumps(kept))
     else:
-        print(f"{kept['device']}, {os.cpu_count()} cores, median of {given.rounds} rounds")
+        print(f"{kept['device']}, {os.cpu_count()} cores, median of up to {given.rounds} rounds")
         print("\n".join(table(found)))
     return 0
 

@@ -139,6 +139,7 @@ async def test_nobody_has_it_before(world: World) -> None:
     assert world.state(waiting) == "queued"
     await says(world, lease, gone, number=1)  # of another change
     await says(world, lease, "GPU-n1-9")
+    await says(world, lease, lease.grants[0].gpu)  # which stays
     await world.join("n2", [])
     await says(world, lease, gone, node="n2")  # it speaks of its own alone
     assert world.state(waiting) == "queued"
