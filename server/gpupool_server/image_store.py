@@ -94,7 +94,7 @@ class ImageStore:
         """A worker has loaded it."""
         if _HASH.fullmatch(name):
             with contextlib.suppress(OSError):
-                os.utime(folder / name)
+                os.utime(folder / name, follow_symlinks=False)
 
     def keep(self, folder: Path, name: str, size: int, source: int) -> None:
         """Keep what is in a worker's file, if it is what its name says; ImageError or OSError."""
@@ -161,9 +161,11 @@ def owner_of(pool: str | None, tenant: str) -> str:
 
 def _is_whole(path: Path, size: int) -> bool:
     """Whether it is kept, and was not damaged."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != size:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode) or info.st_size != size:
                 return False
             return hashlib.file_digest(file, "sha256").hexdigest() == path.name
     except OSError:

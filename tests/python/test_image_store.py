@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
+import stat
 import time
 from pathlib import Path
 
@@ -164,6 +166,32 @@ def test_what_is_replaced_takes_no_room_from_others(kept: Kept) -> None:
     assert kept.put("red", b"2" * 5 * KIB).read_bytes() == b"2" * 5 * KIB
     assert other.exists()
     assert kept.store.bytes == 9 * KIB
+
+
+def test_a_folder_that_is_removed_meanwhile(kept: Kept) -> None:
+    """By the operator, under a server that runs: nothing is kept until the tenant comes again."""
+    path = kept.put("red", b"image")
+    shutil.rmtree(path.parent.parent)
+    source = memory(b"other")
+    with pytest.raises(FileNotFoundError):
+        kept.store.keep(path.parent, name_of(b"other"), 5, source)
+    kept.store.used(path.parent, path.name)
+    os.close(source)
+    assert kept.put("red", b"other").read_bytes() == b"other"
+
+
+def test_what_is_no_file_is_neither_followed_nor_waited_for(kept: Kept, tmp_path: Path) -> None:
+    folder, other = kept.folder("red"), tmp_path / "other"
+    other.write_bytes(b"image")
+    os.utime(other, (1, 1))
+    for make in (lambda at: at.symlink_to(other), os.mkfifo):
+        path = folder / name_of(b"image")
+        path.unlink(missing_ok=True)
+        make(path)
+        kept.store.used(folder, path.name)
+        assert kept.put("red", b"image").read_bytes() == b"image"
+        assert stat.S_ISREG(path.lstat().st_mode)
+    assert (other.read_bytes(), other.stat().st_mtime) == (b"image", 1)
 
 
 def test_what_nobody_uses_goes(kept: Kept) -> None:
