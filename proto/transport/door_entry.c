@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -47,11 +48,36 @@ static void guest_end(struct door_entry *e, const struct door_steps *steps, stru
     explicit_bzero(e->said, sizeof e->said);
 }
 
-void door_entry_close(struct door_entry *e, const struct door_steps *steps, struct gp_listener *l)
+static void entry_close(struct door_entry *e, const struct door_steps *steps, struct gp_listener *l)
 {
     guest_end(e, steps, l);
     door_close(e->door);
     e->door = NULL;
+}
+
+int door_entry_listen(const struct door_steps *steps, const char *url, struct gp_listener **out,
+                      struct gp_error *err)
+{
+    struct gp_listener *l = calloc(1, steps->listener_size);
+    if (!l) {
+        gp_error_set(err, "cannot listen at %.200s: out of memory", url);
+        return -ENOMEM;
+    }
+    int rc = steps->open(l, url, err);
+    if (rc)
+        free(l);
+    else
+        *out = l;
+    return rc;
+}
+
+void door_entry_unlisten(const struct door_steps *steps, struct gp_listener *l)
+{
+    if (!l)
+        return;
+    entry_close((struct door_entry *)l, steps, l);
+    explicit_bzero(l, steps->listener_size); /* it has the word */
+    free(l);
 }
 
 int door_entry_challenge(struct door_entry *e)
@@ -97,7 +123,7 @@ static int guest_let_in(struct door_entry *e, const struct door_steps *steps, st
     int rc = guest_step(e, steps, l, out);
     if (rc == 0) {
         door_guest_release(e->door);
-        door_entry_close(e, steps, l); /* nobody else is meant to come */
+        entry_close(e, steps, l); /* nobody else is meant to come */
         return 0;
     }
     if (e->fd >= 0 && (rc != -EAGAIN || door_guest_age(e->door) > GUEST_COMES_NS))

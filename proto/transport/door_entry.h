@@ -19,6 +19,9 @@ struct door_entry {
 };
 
 struct door_steps {
+    size_t listener_size;
+    /* Listen, by door_entry_open. Not 0: nothing is left. */
+    int (*open)(struct gp_listener *l, const char *url, struct gp_error *err);
     /* Somebody has shown the word, over `fd`. Not 0: it is shown out. */
     int (*begin)(struct gp_listener *l);
     /* A step further: 0 it is in, and `fd` is the channel's; -EAGAIN more must come; else it is
@@ -28,12 +31,16 @@ struct door_steps {
     void (*forget)(struct gp_listener *l);
 };
 
+/* A transport's listen and listener_close. */
+int door_entry_listen(const struct door_steps *steps, const char *url, struct gp_listener **out,
+                      struct gp_error *err);
+void door_entry_unlisten(const struct door_steps *steps, struct gp_listener *l);
+
 /* As door_open; an error says that `url` cannot be listened at. */
 int door_entry_open(struct door_entry *e, const char *url, int handed, char *endpoint, size_t size,
                     const unsigned char *word, struct gp_error *err);
 /* "ENDPOINT?door=WORD", for the client. */
 void door_entry_show(const struct door_entry *e, const char *endpoint, char *url, size_t size);
-void door_entry_close(struct door_entry *e, const struct door_steps *steps, struct gp_listener *l);
 
 /* Wait for the client. -EAGAIN: nobody came, -ENOTSUP: it has come, or another process listens. */
 int door_entry_accept(struct door_entry *e, const struct door_steps *steps, struct gp_listener *l,

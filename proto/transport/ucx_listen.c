@@ -80,8 +80,6 @@ static void guest_forget(struct gp_listener *l)
     explicit_bzero(&l->proof, sizeof l->proof);
 }
 
-static const struct door_steps steps = {guest_begin, guest_step, guest_forget};
-
 /* --- listening ------------------------------------------------------------ */
 
 static int listener_open(struct gp_listener *l, const char *url, struct gp_error *err)
@@ -95,25 +93,24 @@ static int listener_open(struct gp_listener *l, const char *url, struct gp_error
         rc = ucx_library_open(&api, err);
     if (rc)
         return rc;
-    return door_entry_open(&l->entry, url, a->handed, a->endpoint, sizeof a->endpoint,
-                           a->has_word ? a->word : NULL, err);
+    rc = door_entry_open(&l->entry, url, a->handed, a->endpoint, sizeof a->endpoint,
+                         a->has_word ? a->word : NULL, err);
+    if (rc == 0)
+        door_entry_show(&l->entry, a->endpoint, l->url, sizeof l->url);
+    return rc;
 }
+
+static const struct door_steps steps = {
+    .listener_size = sizeof(struct gp_listener),
+    .open = listener_open,
+    .begin = guest_begin,
+    .step = guest_step,
+    .forget = guest_forget,
+};
 
 int ucx_listen(const char *url, struct gp_listener **out, struct gp_error *err)
 {
-    struct gp_listener *l = calloc(1, sizeof *l);
-    if (!l) {
-        gp_error_set(err, "cannot listen at %.200s: out of memory", url);
-        return -ENOMEM;
-    }
-    int rc = listener_open(l, url, err);
-    if (rc) {
-        free(l);
-        return rc;
-    }
-    door_entry_show(&l->entry, l->address.endpoint, l->url, sizeof l->url);
-    *out = l;
-    return 0;
+    return door_entry_listen(&steps, url, out, err);
 }
 
 const char *ucx_listener_url(const struct gp_listener *l)
@@ -123,11 +120,7 @@ const char *ucx_listener_url(const struct gp_listener *l)
 
 void ucx_listener_close(struct gp_listener *l)
 {
-    if (!l)
-        return;
-    door_entry_close(&l->entry, &steps, l);
-    explicit_bzero(l, sizeof *l); /* it has the word */
-    free(l);
+    door_entry_unlisten(&steps, l);
 }
 
 int ucx_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out, struct gp_error *err)
