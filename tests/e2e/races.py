@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 PARTS = {
     "lib/libcuda.so.1": "lib/libcuda.so.1",
     "proto/libgpupool_zmq.so": "lib/plugins/libgpupool_zmq.so",
+    "proto/libgpupool_tcp.so": "lib/plugins/libgpupool_tcp.so",
     "libexec/gpupool-worker": "libexec/gpupool-worker",
 }
 COMPILER = ("clang", "-fsanitize=thread", "-g")
