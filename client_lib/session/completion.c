@@ -244,6 +244,8 @@ CUresult gpc_complete_context(CUcontext context)
     p->request.context = (struct gp_req_gp_context_complete){
         .h.op = GP_OP_gp_context_complete, .place = (uint32_t)place, .number = p->number};
     CUresult r = exchange(&on, c, place, &p->request.context.h, sizeof p->request.context);
+    if (r == CUDA_SUCCESS)
+        gpc_session_settle_context(&p->call);
     place_leave(on.session, c, place);
     return r;
 }

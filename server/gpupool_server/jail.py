@@ -23,6 +23,7 @@ from gpupool_common.errors import ConfigError, GpupoolError, InstallError
 from gpupool_server import (
     jail_collectives,
     jail_devices,
+    jail_environment,
     jail_files,
     jail_leases,
     jail_limits,
@@ -47,13 +48,6 @@ SECONDS = 10.0
 _NULL = subprocess.DEVNULL
 #: Of what a worker may write, one part in so many is /tmp; the others are the driver's cache.
 TMP_PART = 5
-
-#: Variables that a worker in a jail gets, if the server has them for it.
-_VARIABLES = ("LD_LIBRARY_PATH", "PATH", "LANG", "LC_ALL", "TZ")
-_PREFIXES = ("GPUPOOL_", "CUDA_", "NVIDIA_", "NCCL_")
-
-#: But not these where there is a loopback alone: what they choose is not there.
-_OF_NETWORKS = ("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY")
 
 #: What cannot be on together, or is another way to the same.
 ALTERNATIVE = "the server has the right to make the other layers without it"
@@ -420,9 +414,9 @@ class Jail:
             place.open_files or self._settings.session_open_files,
             spread.locked_memory,
         )
-        if "net" not in off and spread.off:
-            env = {name: value for name, value in env.items() if name not in _OF_NETWORKS}
-        found += [("env", f"{name}={value}") for name, value in _environment(env, cache).items()]
+        alone = "net" not in off and bool(spread.off)
+        inside = jail_environment.inside(env, cache, alone)
+        found += [("env", f"{name}={value}") for name, value in inside.items()]
         if self._settings.on_stop == "end":
             found.append(("with-server", 1))
         # the probe is to find all that is off
@@ -442,17 +436,6 @@ def _disk(whole: int) -> tuple[int, int]:
     pages = whole // resource.getpagesize()  # of what is not whole pages the kernel makes one more
     tmp = pages // TMP_PART
     return (pages - tmp) * resource.getpagesize(), tmp * resource.getpagesize()
-
-
-def _environment(env: Mapping[str, str], cache: int) -> dict[str, str]:
-    """What of a worker's environment goes into the jail, and what only makes sense there."""
-    kept = {
-        name: value
-        for name, value in env.items()
-        if (name in _VARIABLES or name.startswith(_PREFIXES)) and "\n" not in value
-    }
-    inside = {"HOME": "/tmp", "TMPDIR": "/tmp", "CUDA_CACHE_PATH": "/cache"}
-    return {**kept, **inside, "CUDA_CACHE_MAXSIZE": str(cache // 2)}
 
 
 async def _hear(said: int, starter: subprocess.Popen[bytes]) -> Report:

@@ -365,7 +365,7 @@ struct CUstream_st {
     uint64_t submitted, done; /* sequence numbers */
     bool thread;              /* its thread is running */
     const struct sg_op *running;
-    pthread_cond_t wake;      /* of that thread */
+    pthread_cond_t wake; /* of that thread */
     struct sg_capture *capture;
     struct sg_tips tips; /* what the next captured operation depends on */
     CUstreamAttrValue attributes[16];
@@ -384,10 +384,8 @@ CUresult sg_stream_wait_mark(CUstream stream, const struct sg_mark *mark);
 CUresult sg_stream_follow(CUstream later, CUstream earlier); /* it waits for what is there now */
 CUresult sg_stream_wait(CUstream stream); /* until idle; then the context's sticky error */
 CUresult sg_context_wait(CUcontext context);
-/* For all of them: each may work on memory of the host's, and on what is mapped. */
-void sg_contexts_wait(void);
-/* For the kernels that run now, which keep what they have looked up. */
-void sg_kernels_wait(void);
+void sg_contexts_wait(void); /* for all: each may work on memory of the host's */
+void sg_kernels_wait(void);  /* for those that run now, which keep what they have looked up */
 /* Mapped memory goes: a copy or set that uses it now fails. What is queued finds it gone. */
 void sg_streams_lose(uint64_t begin, uint64_t end);
 /* both_devices.c: the stream waits for what another device has to do; that device waits for
