@@ -53,13 +53,29 @@ from raw_client import (  # noqa: E402
     handle,
     with_context,
 )
-from tenants import CONFIG, Pool  # noqa: E402
+from tenants import Pool  # noqa: E402
 from toolchain import Toolchain  # noqa: E402
 
 #: What a neighbour's p99 may become (docs/budgets.md).
 ALLOWED = 1.5
 
 ATTACKER, VICTIM = "token-of-blue", "token-of-red"
+
+#: A context of a large GPU takes half a GiB.
+QUOTAS = """
+[tenants.red]
+token = "token-of-red"
+memory = "{0}MiB"
+share = "50%"
+weight = 4
+sessions = 4
+
+[tenants.blue]
+token = "token-of-blue"
+memory = "{0}MiB"
+share = "30%"
+weight = 1
+"""
 
 #: So little that a flood soon stands at its limit, and is refused again and again.
 TIGHT = {
@@ -359,7 +375,7 @@ def measure(given: argparse.Namespace, driver: str) -> dict[str, list[dict[str, 
     hoard = [str(toolchain.driver_program("driver_hoard"))]
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / "server.toml"
-        config.write_text(CONFIG)
+        config.write_text(QUOTAS.format(2048 if driver == "cuda" else 64))
         server = PoolServer(driver, config=str(config), **TIGHT)
         try:
             server.start()
