@@ -95,8 +95,7 @@ def test_memory_beside_the_arbiter(make_pool: MakePool, liar: Liar) -> None:
 
 def test_kernels_outside_of_turns(make_pool: MakePool, liar: Liar, talk: StartTalk) -> None:
     pool = make_pool()
-    pool.ask(do="gpu-set", gpu=0, policy="share")
-    pool.ask(do="tenant-set", tenant="red", share_permille=100)  # the hardware gives it half
+    pool.ask(do="gpu-set", gpu=0, policy="fixed")  # a fifth is red's; its slices would be longer
     neighbour = talk(pool.program("driver_slices"), pool.server.environment("shm", **BLUE))
     assert neighbour.line() == "ready"
     assert tell(neighbour, "hold") == "holds"
