@@ -146,11 +146,19 @@ static CUresult sim_query(CUevent event)
     return sim.pending[(uintptr_t)event] ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
+/* Work that nobody has marked is never known to be over here. */
+static CUresult sim_stream_query(CUstream stream)
+{
+    (void)stream;
+    return CUDA_ERROR_NOT_READY;
+}
+
 static struct gpw_driver driver = {.cuCtxGetCurrent = sim_current,
                                    .cuCtxSetCurrent = sim_set_current,
                                    .cuStreamIsCapturing = sim_capturing,
                                    .cuEventRecord = sim_record,
-                                   .cuEventQuery = sim_query};
+                                   .cuEventQuery = sim_query,
+                                   .cuStreamQuery = sim_stream_query};
 
 /* --- the rest of a worker --------------------------------------------------------------------- */
 

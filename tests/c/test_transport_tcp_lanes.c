@@ -17,6 +17,7 @@
 
 #include "transport/support.h"
 #include "transport/tcp_frames.h"
+#include "transport_raw.h"
 #include "transport_suite_ends.h"
 
 static const char *const schemes[] = {"plain://", "tls://"};
@@ -321,6 +322,24 @@ static void test_a_lane_that_ends(void **state)
     }
 }
 
+/* Nobody listens any more once all lanes are in. */
+static void test_the_port_is_shut_behind_the_lanes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct ends e;
+        int lanes[STRIPE_LANES_MAX], fd;
+        lanes_open(&e, schemes[i], lanes, 4);
+        int64_t deadline = gp_deadline_us(PATIENCE_US);
+        while ((fd = raw_dial(RAW_TCP, tp->listener_url(e.listener))) >= 0) {
+            assert_true(gp_clock_ns() < deadline);
+            close(fd);
+            usleep(2000);
+        }
+        ends_close(&e);
+    }
+}
+
 /* The program closes a descriptor of ours. */
 static void test_a_lane_s_descriptor_is_closed(void **state)
 {
@@ -401,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_what_was_sent_arrives),
         cmocka_unit_test(test_polling_takes_whole_messages),
         cmocka_unit_test(test_a_lane_that_ends),
+        cmocka_unit_test(test_the_port_is_shut_behind_the_lanes),
         cmocka_unit_test(test_a_lane_s_descriptor_is_closed),
         cmocka_unit_test(test_the_less_of_two_settings),
         cmocka_unit_test(test_settings_that_are_none),
