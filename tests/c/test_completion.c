@@ -26,7 +26,7 @@ static struct {
     CUcontext current;
     CUresult register_fails, write_fails, copy_fails, capturing;
     bool captures, prints, beside;
-    unsigned registered, answers;
+    unsigned registered, answers, asked;
 } gpu;
 
 bool gpw_modules_print(const struct gpw_session *s)
@@ -50,6 +50,7 @@ CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
 bool gpw_legacy_stream_tells(struct gpw_session *s)
 {
     (void)s;
+    gpu.asked++;
     return !gpu.beside;
 }
 
@@ -215,6 +216,17 @@ static void so_is_what_captures(void **state)
     assert_int_equal(word(1), 5);
 }
 
+/* The client is told of it by a message, which another of its threads may be reading. */
+static void behind_a_failure_it_is_answered_alone(void **state)
+{
+    (void)state;
+    session.failures.told = 1;
+    assert_not_written();
+    session.failures.told = 0; /* an answer has told it */
+    assert_int_equal(wait_for(1, 5), CUDA_SUCCESS);
+    assert_int_equal(word(1), 5);
+}
+
 static void without_the_page_bytes_are_asked_for(void **state)
 {
     (void)state;
@@ -256,6 +268,18 @@ static void a_context_is_over_when_its_legacy_stream_is(void **state)
     assert_int_equal(gpu.answers, 2);
 }
 
+/* Whether others are busy is asked of every stream, and that would end a capture. */
+static void nothing_is_asked_of_streams_while_one_captures(void **state)
+{
+    (void)state;
+    const struct gpw_token token = {0};
+    gpu.captures = true;
+    assert_int_equal(gpw_gp_context_complete(&session, token, 3, 8), GPW_DEFERRED);
+    assert_int_equal(gpu.asked, 0);
+    assert_int_equal(word(3), 0);
+    assert_int_equal(gpu.answers, 1);
+}
+
 /* The end of the context in which it was pinned has undone that. */
 static void the_next_context_has_the_page(void **state)
 {
@@ -282,10 +306,12 @@ int main(void)
         cmocka_unit_test_setup(places_and_bytes_lie_in_the_page, begin),
         cmocka_unit_test_setup(what_may_print_is_answered_alone, begin),
         cmocka_unit_test_setup(so_is_what_captures, begin),
+        cmocka_unit_test_setup(behind_a_failure_it_is_answered_alone, begin),
         cmocka_unit_test_setup(without_the_page_bytes_are_asked_for, begin),
         cmocka_unit_test_setup(what_cannot_be_written_is_answered, begin),
         cmocka_unit_test_setup(a_copy_that_fails_is_not_over, begin),
         cmocka_unit_test_setup(a_context_is_over_when_its_legacy_stream_is, begin),
+        cmocka_unit_test_setup(nothing_is_asked_of_streams_while_one_captures, begin),
         cmocka_unit_test_setup(the_next_context_has_the_page, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

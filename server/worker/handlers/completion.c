@@ -20,11 +20,16 @@ static char *bytes_at(const struct gpw_gpu_page *page, uint32_t place)
     return (char *)page->share.addr + GP_COMPLETION_DATA + place * GP_COMPLETION_DATA_MAX;
 }
 
-/* What kernels have printed comes before the end of a wait, and of that the GPU knows nothing. */
+/* What kernels have printed, and what has failed since the last answer, comes before the end of a
+ * wait, and of that the GPU knows nothing: another thread of the client's may be reading it still. */
+static bool is_all(const struct gpw_session *s)
+{
+    return !gpw_modules_print(s) && !s->failures.told;
+}
+
 static bool may_write(struct gpw_session *s, CUstream stream)
 {
-    return !gpw_modules_print(s) &&
-           (!gpw_captures_any(s) || gpw_not_capturing(s, stream) == CUDA_SUCCESS);
+    return is_all(s) && (!gpw_captures_any(s) || gpw_not_capturing(s, stream) == CUDA_SUCCESS);
 }
 
 CUresult gpw_complete(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
@@ -48,7 +53,8 @@ CUresult gpw_gp_context_complete(struct gpw_session *s, struct gpw_token token, 
 {
     if (!place_is_right(s, place))
         return CUDA_ERROR_INVALID_VALUE;
-    if (may_write(s, CU_STREAM_LEGACY) && gpw_legacy_stream_tells(s))
+    /* no stream that captures may be asked whether it is busy */
+    if (is_all(s) && !gpw_captures_any(s) && gpw_legacy_stream_tells(s))
         gpw_gpu_page_write(s, &s->memory->completions, CU_STREAM_LEGACY,
                            place * GP_COMPLETION_WORD_STEP, number);
     return gpw_answer_after_context(s, token, NULL, gpw_answer_gp_context_complete);
