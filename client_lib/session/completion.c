@@ -17,6 +17,9 @@
 
 /* A program that waits so seldom needs no page. */
 #define WAITS_BEFORE 4
+/* While it looks at the page: how often at the clock, and for an answer. */
+#define CLOCK_TURNS 32
+#define ANSWER_TURNS 64
 
 /* A wait under way. The call stays listed until it is answered, so it lies here. */
 struct place {
@@ -143,7 +146,8 @@ static const char *bytes_of(const struct gpc_completions *c, int place)
 
 /* --- waiting ------------------------------------------------------------------------------ */
 
-/* As long as waits of this thread have been worth it. */
+/* As long as waits of this thread have been worth it, and no answer has come: where kernels may
+ * print, and in contexts whose work does not write there, nothing else comes. */
 static bool spin(const struct gpc_completions *c, int place)
 {
     struct gpc_thread *t = gpc_thread();
@@ -154,7 +158,9 @@ static bool spin(const struct gpc_completions *c, int place)
     bool over = is_written(c, place);
     for (unsigned turn = 1; !over; turn++, over = is_written(c, place)) {
         gp_cpu_relax();
-        if (turn % 32 == 0 && (now = gp_clock_ns()) - begin >= spin.budget_ns)
+        if (turn % CLOCK_TURNS == 0 && (now = gp_clock_ns()) - begin >= spin.budget_ns)
+            break;
+        if (turn % ANSWER_TURNS == 0 && gpc_call_poll(&c->of[place].call))
             break;
     }
     if (over)

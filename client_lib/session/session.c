@@ -449,6 +449,16 @@ void gpc_session_poll(struct gpc_session *s)
     read_some(s);
 }
 
+bool gpc_call_poll(const struct gpc_call *call)
+{
+    struct gpc_session *s = call->route.session;
+    read_some(s);
+    pthread_mutex_lock(&s->wait_lock);
+    bool over = call->state >= GPC_CALL_DONE;
+    pthread_mutex_unlock(&s->wait_lock);
+    return over;
+}
+
 /* A send is blocked (transport.h). The worker may be blocked in one as well, with what a copy
  * brings, and takes nothing until that is received. The thread holds submit_lock, under which
  * reading is allowed. */
