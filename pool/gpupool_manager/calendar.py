@@ -66,6 +66,7 @@ class Calendar:
         """Something has changed. Plans stay possible where only leases came or went: those that
         came are beside them, and those that went leave more room. What is not certain may be
         so by now, and is planned again."""
+        self._now = now
         if self._plans is None:
             return
         if self._made_of != self._pool():
