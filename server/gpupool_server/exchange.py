@@ -63,6 +63,12 @@ def _tell(connection: socket.socket, line: bytes) -> None:
         connection.send(line, socket.MSG_DONTWAIT)
 
 
+async def _settle(connection: socket.socket, offers: Offers | None) -> None:
+    if offers is not None:
+        await offers.settle()
+    _tell(connection, SETTLED)
+
+
 def _is_over(connection: socket.socket) -> bool:
     """Whether the worker has ended, and not just we to hear it. What it has said last may lie in
     front of its end, so nobody reads here."""
@@ -119,18 +125,24 @@ class Exchange:
 
     async def _hear(self, session: Session, ours: socket.socket, offers: Offers | None) -> None:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):  # it has gone
+        settling: asyncio.Task[None] | None = None
+        try:
             while question := await loop.sock_recv(ours, MOST):
                 while not self._budgets.spend(session.meta.tenant.encode()):
                     await asyncio.sleep(PAUSE)
                 if offers is not None and offers.hear(question):
                     continue
                 if question == SETTLE:
-                    if offers is not None:
-                        await offers.settle()
-                    _tell(ours, SETTLED)
+                    # Its end is heard meanwhile: who has ranks with it waits for that.
+                    if settling is None or settling.done():
+                        settling = loop.create_task(_settle(ours, offers))
                 elif not await self._answer(session, ours, question):
                     break
+        except OSError:  # it has gone
+            pass
+        finally:
+            if settling is not None:
+                settling.cancel()
 
     async def _answer(self, session: Session, ours: socket.socket, question: bytes) -> bool:
         """False: it is none, and no other is read."""

@@ -355,3 +355,18 @@ async def test_who_is_about_to_end_is_told_that_it_was_heard(make: Make) -> None
     worker = make(A)
     assert await worker.ask(b"settle") == (b"settled", 0)
     assert await worker.ask(bring("cccccccccccc", 9)) == (b"9 none\n", 0)
+
+
+async def test_who_ends_before_it_is_told_is_missed_at_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long others' images take, ranks that wait for it hear of its end."""
+    never = asyncio.Event()
+    monkeypatch.setattr("gpupool_server.exchange._settle", lambda *_: never.wait())
+    a, b = make(A), make(B)
+    for each in (a, b):
+        await say(each, b"rank " + KEY)
+    await say(a, b"settle", b"settle")
+    assert a.questions is not None
+    a.questions.close()
+    assert await hears(b) == b"lost " + KEY
