@@ -29,6 +29,8 @@ MOST_FAILED = 16
 #: Of all sessions at once, that were fetched and are not kept yet: each holds memory of a worker
 #: that may have ended.
 MOST_KEEPING = 64
+#: Of sessions that have ended, together: no budget counts these.
+MOST_LEFT_BYTES = 1 << 30
 
 
 class Offers:
@@ -72,6 +74,7 @@ class ImageKeeper:
         self._closer = closer
         self._one = asyncio.Lock()
         self._keeping: set[asyncio.Task[None]] = set()
+        self._left_bytes = 0
         self._log = logs.get("images")
 
     def listen(self, session: Session, folder: Path) -> Offers:
@@ -109,7 +112,23 @@ class ImageKeeper:
         keeping = asyncio.create_task(self._keep(offers.folder, name, size, file))
         self._keeping.add(keeping)
         keeping.add_done_callback(self._kept)
-        await asyncio.shield(keeping)
+        try:
+            await asyncio.shield(keeping)
+        except asyncio.CancelledError:
+            self._leave(keeping, size)
+            raise
+
+    def _leave(self, keeping: asyncio.Task[None], size: int) -> None:
+        """Its session has ended: it is kept all the same if not too much waits so."""
+        if self._left_bytes + size > MOST_LEFT_BYTES:
+            keeping.cancel()
+            return
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._left_bytes -= size
+
+        self._left_bytes += size
+        keeping.add_done_callback(done)
 
     async def _fetch(self, session: Session, name: str, size: int) -> int | None:
         """The file; None: the worker needed the room, or has ended."""

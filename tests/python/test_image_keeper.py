@@ -211,6 +211,40 @@ async def test_a_worker_that_ends_hears_when_its_images_are_fetched(offering: Of
     assert len(offering.session.control.asked) == 2
 
 
+async def test_what_sessions_leave_behind_is_bounded(
+    offering: Offering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is memory that no budget counts, for as long as the disk is busy."""
+    go_on = threading.Event()
+    kept: list[Path] = []
+
+    def slowly(folder: Path, name: str, size: int, source: int) -> None:
+        assert go_on.wait(30)
+        kept.append(folder)
+
+    monkeypatch.setattr(offering.store, "keep", slowly)
+    monkeypatch.setattr(image_keeper, "MOST_LEFT_BYTES", 2 * len(DATA))
+    others = [Offering(tmp_path, f"tenant {n}", offering) for n in range(4)]
+    for one in (offering, *others):
+        assert one.hear(OFFER)
+        await one.offers.settle()
+    for other in others:
+        assert other.session.images is not None
+        other.session.images.cancel()
+        await asyncio.wait((other.session.images,))
+        other.closer.end()
+    go_on.set()
+    last = Offering(tmp_path, "the last", offering)
+    assert last.hear(OFFER)
+    async with asyncio.timeout(30):
+        while last.folder not in kept:
+            await asyncio.sleep(0.005)
+    assert kept == [one.folder for one in (offering, *others[:2], last)]
+    assert last.session.images is not None
+    last.session.images.cancel()
+    last.closer.end()
+
+
 async def test_what_was_fetched_is_kept_though_its_session_ends(
     offering: Offering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
