@@ -124,19 +124,20 @@ class ImageStore:
             return [path for path in self._folder.iterdir() if _OWNER.fullmatch(path.name)]
         return []
 
-    def _forget_unused(self) -> None:
+    def _forget_unused(self, keeps: Path | None) -> None:
+        """``keeps``: a folder in which one comes, so it stays."""
         before = time.time() - UNUSED_SECONDS
         for folder in self._owners():
             for file in _files(folder):
                 if file.used < before:
                     file.path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # not empty, or its tenant comes just now
-                if folder.stat().st_mtime < before:
+                if folder != keeps and folder.stat().st_mtime < before:
                     folder.rmdir()
 
     def _make_room(self, folder: Path | None, size: int, instead: Path | None = None) -> None:
         """For a file of ``size`` bytes in a folder, in the place of another that may be there."""
-        self._forget_unused()
+        self._forget_unused(folder)
         files = {
             owner: [file for file in _files(owner) if file.path != instead]
             for owner in self._owners()

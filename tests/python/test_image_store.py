@@ -215,6 +215,16 @@ def test_what_nobody_uses_goes(kept: Kept) -> None:
     assert kept.put("green", b"5" * KIB).exists(), "who comes back begins anew"
 
 
+def test_a_folder_is_there_for_who_keeps_its_first_image_late(kept: Kept) -> None:
+    """Of a session that has lasted longer than what nobody uses."""
+    folder, data = kept.folder("red"), b"1" * KIB
+    os.utime(folder, (time.time() - UNUSED_SECONDS - 60,) * 2)
+    source = memory(data)
+    kept.store.keep(folder, name_of(data), KIB, source)
+    os.close(source)
+    assert (folder / name_of(data)).read_bytes() == data
+
+
 def test_a_full_disk_keeps_nothing(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not half of an image either, and the next one is kept as ever."""
     other = kept.put("red", b"1" * KIB)
