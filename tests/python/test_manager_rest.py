@@ -411,6 +411,13 @@ async def test_usage_is_counted_by_tenant_and_time(rest: Rest) -> None:
     start = hours[2]["start"].replace("+", "%2B")
     assert [row["tenant"] for row in await rest.pages(f"/usage?since={start}")] == ["a", "b"]
     assert {row["tenant"] for row in await rest.pages("/usage", by="b")} == {"b"}
+    newest = await rest.pages("/usage?newest=true", limit=1)
+    assert newest == hours[::-1]
+    for by, held in (("admin", [3.0, 2.0]), ("b", [1.0, 1.0])):
+        for order, query in ((1, ""), (-1, "&newest=true")):
+            summed = await rest.pages(f"/usage?total=true{query}", limit=1, by=by)
+            assert {row["tenant"] for row in summed} == {None}
+            assert [row["gpu_hours"] for row in summed][::order] == pytest.approx(held)
 
 
 async def test_the_audit_log_says_who_changed_what(rest: Rest) -> None:

@@ -245,6 +245,8 @@ async def test_a_tenant_never_sees_anothers_things(rest: Rest) -> None:
     for path in ("/leases", "/queue", "/usage", "/sessions"):
         await rest.no(403, "forbidden", "GET", f"{path}?tenant=secretive", by="a")
         assert await rest.pages(path, by="a") == []
+    await rest.no(403, "forbidden", "GET", "/usage?total=true&tenant=secretive", by="a")
+    assert await rest.pages("/usage?total=true", by="a") == []
     await rest.no(403, "forbidden", "POST", "/leases", {**LEASE, "tenant": "secretive"}, by="a")
     # Those who have waited long go first; who they are is not said.
     rest.world.clock.now += 120
