@@ -82,11 +82,10 @@ void door_entry_unlisten(const struct door_steps *steps, struct gp_listener *l)
 
 int door_entry_challenge(struct door_entry *e)
 {
-    unsigned char body[DOOR_BODY_BYTES];
-    if (getrandom(body, sizeof body, 0) != (ssize_t)sizeof body)
+    if (getrandom(e->body, sizeof e->body, 0) != (ssize_t)sizeof e->body)
         return -EIO;
-    door_guest_expects(e->door, body, e->expected);
-    return door_answer(e->door, body, sizeof body);
+    door_guest_expects(e->door, e->body, e->expected);
+    return door_answer(e->door, e->body, sizeof e->body);
 }
 
 int door_entry_confirmed(struct door_entry *e)

@@ -13,7 +13,8 @@ struct door_entry {
     unsigned generation;
     int fd;      /* of the guest, the door's to close; -1: nobody */
     int look_ms; /* how often the guest is looked at, though it says nothing; 0: never */
-    unsigned char expected[DOOR_PROOF_BYTES]; /* once it was challenged */
+    unsigned char body[DOOR_BODY_BYTES];      /* the challenge, once there is one */
+    unsigned char expected[DOOR_PROOF_BYTES]; /* and what confirms it */
     unsigned char said[DOOR_PROOF_BYTES];
     size_t got;
 };

@@ -2,60 +2,43 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-
-#include "wire/hmac.h"
 
 /* How long who has knocked may take to come in, from far away. */
 #define GUEST_COMES_NS 10000000000
 
+void tcp_guest_init(struct tcp_guest *g, struct door *door, bool encrypts)
+{
+    *g = (struct tcp_guest){.entry = {.door = door, .fd = -1}, .encrypts = encrypts};
+}
+
 static void guest_reset(struct tcp_guest *g)
 {
-    *g = (struct tcp_guest){.door = g->door, .encrypts = g->encrypts, .fd = -1};
+    tcp_guest_init(g, g->entry.door, g->encrypts);
 }
 
 static int guest_begin(struct tcp_guest *g)
 {
     unsigned char key[DOOR_PROOF_BYTES];
     guest_reset(g);
-    g->fd = door_guest_lend(g->door);
-    if (g->encrypts) {
-        door_key(door_word(g->door), key);
-        int rc = tcp_tls_new(key, true, &g->tls);
-        explicit_bzero(key, sizeof key);
-        return rc;
-    }
-    if (getrandom(g->body, sizeof g->body, 0) != (ssize_t)sizeof g->body)
-        return -EIO;
-    door_guest_expects(g->door, g->body, g->expected);
-    return door_answer(g->door, g->body, sizeof g->body);
-}
-
-/* Without TLS: 0 it is the one who knows the word, now. */
-static int guest_hear_plain(struct tcp_guest *g)
-{
-    while (g->got < sizeof g->said) {
-        ssize_t n = recv(g->fd, g->said + g->got, sizeof g->said - g->got, MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
-            return -EAGAIN;
-        if (n <= 0)
-            return -EPIPE;
-        g->got += (size_t)n;
-    }
-    return gp_bytes_same(g->said, g->expected, sizeof g->said) ? 0 : -EPROTO;
+    g->entry.fd = door_guest_lend(g->entry.door);
+    if (!g->encrypts)
+        return door_entry_challenge(&g->entry);
+    door_key(door_word(g->entry.door), key);
+    int rc = tcp_tls_new(key, true, &g->tls);
+    explicit_bzero(key, sizeof key);
+    return rc;
 }
 
 int tcp_guest_step(struct tcp_guest *g)
 {
     int rc = 0;
-    if (g->fd < 0)
-        rc = door_has_guest(g->door) ? guest_begin(g) : -EAGAIN;
+    if (g->entry.fd < 0)
+        rc = door_has_guest(g->entry.door) ? guest_begin(g) : -EAGAIN;
     if (rc == 0)
-        rc = g->tls ? tcp_tls_pump(g->tls, g->fd) : guest_hear_plain(g);
+        rc = g->tls ? tcp_tls_pump(g->tls, g->entry.fd) : door_entry_confirmed(&g->entry);
     if (rc == 0)
         return 0;
-    if (g->fd >= 0 && (rc != -EAGAIN || door_guest_age(g->door) > GUEST_COMES_NS))
+    if (g->entry.fd >= 0 && (rc != -EAGAIN || door_guest_age(g->entry.door) > GUEST_COMES_NS))
         tcp_guest_drop(g);
     return -EAGAIN;
 }
@@ -64,20 +47,20 @@ int tcp_guest_word(const struct tcp_guest *g, unsigned char word[DOOR_WORD_BYTES
 {
     if (g->tls)
         return tcp_tls_word(g->tls, word, DOOR_WORD_BYTES);
-    door_lanes_word(door_word(g->door), door_guest_nonce(g->door), g->body, word);
+    door_lanes_word(door_word(g->entry.door), door_guest_nonce(g->entry.door), g->entry.body, word);
     return 0;
 }
 
 void tcp_guest_taken(struct tcp_guest *g)
 {
-    door_guest_release(g->door);
+    door_guest_release(g->entry.door);
     guest_reset(g);
 }
 
 void tcp_guest_drop(struct tcp_guest *g)
 {
     tcp_tls_free(g->tls);
-    if (g->door)
-        door_guest_drop(g->door);
+    if (g->entry.door)
+        door_guest_drop(g->entry.door);
     guest_reset(g);
 }

@@ -3,20 +3,17 @@
 #ifndef GP_TCP_GUEST_H
 #define GP_TCP_GUEST_H
 
-#include "transport/door.h"
+#include "transport/door_entry.h"
 #include "transport/tcp_tls.h"
 
 struct tcp_guest {
-    struct door *door;
+    struct door_entry entry; /* of which the steps without TLS are taken */
     bool encrypts;
-    int fd; /* -1: nobody; the door's to close */
     struct tcp_tls *tls;
-    unsigned char body[DOOR_BODY_BYTES];
-    unsigned char expected[DOOR_PROOF_BYTES], said[DOOR_PROOF_BYTES];
-    size_t got;
 };
 
-/* 0 somebody is in: `fd` and `tls` may be taken. -EAGAIN not yet, or not this one: whoever is no
+void tcp_guest_init(struct tcp_guest *g, struct door *door, bool encrypts);
+/* 0 somebody is in: `entry.fd` and `tls` may be taken. -EAGAIN not yet, or not this one: whoever is no
  * client of ours is shown out. */
 int tcp_guest_step(struct tcp_guest *g);
 /* A word for further connections of the one who is in, which only he can know: 0 or -EIO. */

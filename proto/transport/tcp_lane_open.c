@@ -133,7 +133,7 @@ static int lane_take_in(struct porter *p)
 {
     struct tcp_lanes *l = p->lanes;
     struct tcp_guest *g = &p->guest;
-    if (!mark_fits(p, door_guest_nonce(g->door))) {
+    if (!mark_fits(p, door_guest_nonce(g->entry.door))) {
         tcp_guest_drop(g);
         return 0;
     }
@@ -141,7 +141,7 @@ static int lane_take_in(struct porter *p)
         return -ENOMEM;
     struct tcp_lane *lane = &l->lane[l->opened];
     pthread_mutex_lock(&l->lock);
-    tcp_socket_init(&lane->socket, g->fd, &l->silence, true);
+    tcp_socket_init(&lane->socket, g->entry.fd, &l->silence, true);
     lane->tls = g->tls;
     lane->sealed_left = lane->tls != NULL;
     l->opened++;
@@ -174,7 +174,7 @@ void *tcp_lanes_porter(void *arg)
     struct porter p = {.lanes = l};
     int64_t deadline = gp_clock_ns() + OPEN_NS;
     int rc = 0;
-    p.guest = (struct tcp_guest){.door = l->door, .encrypts = l->encrypts, .fd = -1};
+    tcp_guest_init(&p.guest, l->door, l->encrypts);
     while (rc == 0 && !atomic_load(&l->stop) && !l->channel->dead && gp_clock_ns() < deadline &&
            (p.count == 0 || l->opened < p.count)) {
         struct pollfd items[DOOR_ITEMS];

@@ -54,7 +54,7 @@ int tcp_listen(const char *url, struct gp_listener **out, struct gp_error *err)
         free(l);
         return rc;
     }
-    l->guest = (struct tcp_guest){.door = l->door, .encrypts = a->encrypts, .fd = -1};
+    tcp_guest_init(&l->guest, l->door, a->encrypts);
     if (l->lanes > 1)
         door_queue(l->door);
     listener_url_set(l);
@@ -83,7 +83,7 @@ void tcp_listener_close(struct gp_listener *l)
 static void door_pass_on(struct gp_listener *l, struct gp_channel *ch, const unsigned char *word)
 {
     struct door *door = l->door;
-    l->door = l->guest.door = NULL;
+    l->door = l->guest.entry.door = NULL;
     if (word)
         tcp_lanes_accept(ch, l->lanes, &l->silence, word, door);
     else
@@ -98,7 +98,7 @@ static int guest_let_in(struct gp_listener *l, struct gp_channel **out)
     if (tcp_guest_step(g) != 0)
         return -EAGAIN;
     bool lanes = l->lanes > 1 && tcp_guest_word(g, word) == 0;
-    if (tcp_channel_new(g->fd, g->tls, &l->silence, true, out) != 0) {
+    if (tcp_channel_new(g->entry.fd, g->tls, &l->silence, true, out) != 0) {
         tcp_guest_drop(g);
         return -EAGAIN;
     }
