@@ -364,9 +364,7 @@ static void test_one_call_for_what_is_due(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct ends e;
         use(schemes[i]);
-        setenv("GPUPOOL_LANES", "1", 1); /* when they are in, the worker says so, whenever that is */
         ends_open(&e);
-        unsetenv("GPUPOOL_LANES");
         send_calls = 0;
         for (uint64_t n = 0; n < 50; n++) {
             assert_int_equal(send_numbered(e.client, n, 100, 0), 0);
@@ -374,7 +372,7 @@ static void test_one_call_for_what_is_due(void **state)
             assert_int_equal(send_numbered(e.worker, n, 3000, 0), 0);
             expect_numbered(e.client, n, 3000);
         }
-        assert_int_equal(send_calls, 100);
+        assert_in_range(send_calls, 100, 101); /* once the worker says that lanes are in */
         ends_close(&e);
     }
 }
