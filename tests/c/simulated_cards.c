@@ -146,19 +146,18 @@ static CUresult sim_query(CUevent event)
     return sim.pending[(uintptr_t)event] ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-/* Work that nobody has marked is never known to be over here. */
 static CUresult sim_stream_query(CUstream stream)
 {
-    (void)stream;
-    return CUDA_ERROR_NOT_READY;
+    bool over = !front(&sim.serving->streams[(uintptr_t)stream - 1]);
+    return over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static struct gpw_driver driver = {.cuCtxGetCurrent = sim_current,
                                    .cuCtxSetCurrent = sim_set_current,
                                    .cuStreamIsCapturing = sim_capturing,
+                                   .cuStreamQuery = sim_stream_query,
                                    .cuEventRecord = sim_record,
-                                   .cuEventQuery = sim_query,
-                                   .cuStreamQuery = sim_stream_query};
+                                   .cuEventQuery = sim_query};
 
 /* --- the rest of a worker --------------------------------------------------------------------- */
 
