@@ -481,7 +481,6 @@ int main(void)
 {
     static const struct transport_suite own = {.name = "tcp", .raw = RAW_TCP};
     suite = &own;
-    setenv("GPUPOOL_LANES", "1", 1); /* test_transport_tcp_lanes.c has more */
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frames_refuse),
         cmocka_unit_test(test_frames_cut_anywhere),

@@ -56,8 +56,9 @@ add_executable(test_transport_tcp ${CMAKE_CURRENT_LIST_DIR}/test_transport_tcp.c
 target_link_libraries(test_transport_tcp PRIVATE gp_transport_suite)
 add_dependencies(test_transport_tcp gpupool_tcp)
 add_test(NAME transport_tcp COMMAND test_transport_tcp)
+# One connection: test_transport_tcp_lanes.c has more.
 set_tests_properties(transport_tcp PROPERTIES
-  TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
+  TIMEOUT 300 ENVIRONMENT "GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>;GPUPOOL_LANES=1")
 add_executable(test_transport_tcp_handed ${CMAKE_CURRENT_LIST_DIR}/test_transport_tcp_handed.c)
 target_link_libraries(test_transport_tcp_handed PRIVATE gp_transport_suite)
 add_dependencies(test_transport_tcp_handed gpupool_tcp)
