@@ -347,7 +347,6 @@ int main(int argc, char **argv)
     };
     struct gp_error err = {.text = ""};
     suite = &door;
-    setenv("GPUPOOL_LANES", "1", 1); /* test_transport_tcp_lanes.c has the others */
     snprintf(listen_url, sizeof listen_url, "%.10s127.0.0.1:*", argc > 1 ? argv[1] : "tcp://");
     is_zmq = strncmp(listen_url, "tcp://", 6) == 0;
     connections = is_zmq ? 2 : 5;

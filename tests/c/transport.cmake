@@ -41,12 +41,10 @@ endforeach()
 add_executable(test_transport_door ${CMAKE_CURRENT_LIST_DIR}/test_transport_door.c)
 target_link_libraries(test_transport_door PRIVATE gp_transport_suite)
 add_dependencies(test_transport_door gpupool_zmq gpupool_tcp gpupool_ucx)
-# Without lanes (test_transport_tcp_lanes.c): their door is open a while longer, and they are
-# connections that nothing waits for.
 foreach(scheme tcp plain tls ucx)
   add_test(NAME transport_door_${scheme} COMMAND test_transport_door ${scheme}://)
   set_tests_properties(transport_door_${scheme} PROPERTIES TIMEOUT 120 COST 30 SKIP_RETURN_CODE 77
-    ENVIRONMENT "GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>;GPUPOOL_LANES=1")
+    ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
 endforeach()
 
 # What only our own TCP has: frames in a stream, replays, descriptors that are taken away.

@@ -20,8 +20,13 @@ class Liar:
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o755)  # a worker's user is another
         self.folder = folder
-        self.worker = folder / "gpupool-worker"
-        shutil.copy(paths.find_home().part(paths.WORKER), self.worker)
+        worker = paths.find_home().part(paths.WORKER)
+        self.worker = folder / "gpupool" / "libexec" / worker.name
+        self.worker.parent.mkdir(parents=True, mode=0o755)
+        shutil.copy(worker, self.worker)
+        beside = worker.parents[2] / "gpupool.libs"  # of an installed wheel
+        if beside.is_dir():
+            (folder / beside.name).symlink_to(beside)
         self._honest = self.worker.read_bytes()
 
     def arm(self, mib: int = 0, works: bool = False, forks: bool = False) -> None:
