@@ -328,15 +328,15 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def table(found: dict[str, dict[str, float]]) -> list[str]:
-    heads = f"{'flood of':14}{'quiet p99':>12}{'p99':>12}{'ratio':>8}{'least..most':>14}"
-    lines = [f"{heads}{'of p50':>8}{'refused':>9}{'rounds':>8}"]
+    heads = f"{'flood of':14}{'quiet p99':>11}{'p99':>10}{'ratio':>7}{'least..most':>13}"
+    lines = [f"{heads}{'of p50':>8}{'refused':>9}{'rounds':>7}"]
     for kind, each in found.items():
         over = "" if each["p99_ratio"] <= ALLOWED else f"  over {ALLOWED}"
         spread = f"{each['p99_ratio_least']:.2f}..{each['p99_ratio_most']:.2f}"
         lines.append(
-            f"{kind:14}{each['quiet_p99_us']:9.0f} us{each['flood_p99_us']:9.0f} us"
-            f"{each['p99_ratio']:8.2f}{spread:>14}{each['p50_ratio']:8.2f}{each['refused']:9.0f}"
-            f"{each['rounds']:8.0f}{over}"
+            f"{kind:14}{each['quiet_p99_us']:8.0f} us{each['flood_p99_us']:7.0f} us"
+            f"{each['p99_ratio']:7.2f}{spread:>13}{each['p50_ratio']:8.2f}{each['refused']:9.0f}"
+            f"{each['rounds']:7.0f}{over}"
         )
     return [*lines, *verdict(found)]
 

@@ -35,10 +35,15 @@ def test_each_flood_is_compared_with_the_quiet_around_it() -> None:
     assert (found["p99_ratio_least"], found["p99_ratio"], found["p99_ratio_most"]) == (1, 1.2, 3)
     assert (found["quiet_p99_us"], found["flood_p99_us"]) == (100, 240)
     assert found["refused"] == 7
-    head, line = flood.table({"disk": found})
-    assert line.split() == ["disk", "100", "us", "240", "us", "1.20", "1.00..3.00", "1.20", "7"]
+    head, line, median, worst = flood.table({"disk": found})
+    (now, beside) = ("100", "us", "240", "us"), ("1.20", "1.00..3.00", "1.20", "7", "3")
+    assert line.split() == ["disk", *now, *beside]
     assert max(len(head), len(line)) <= 80
-    (_, over) = flood.table({"disk": flood.summary([turn(100, 151, 100)])})
+    assert (median, worst) == (
+        "most by the median: disk 1.20",
+        "most by the worst round: disk 3.00",
+    )
+    (_, over, *_) = flood.table({"disk": flood.summary([turn(100, 151, 100)])})
     assert over.endswith("over 1.5")
 
 
