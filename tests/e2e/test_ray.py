@@ -61,7 +61,7 @@ def test_each_worker_has_a_lease_of_its_own(cluster: Site) -> None:
     assert [lease["label"] for lease in found] == ["ray", "ray"]
     ray.kill(both[0])  # with SIGKILL
     wait_until(lambda: len(leases(cluster)) == 1, "the lease of a killed worker was released")
-    del both, actor
+    both[1].__ray_terminate__.remote()  # ends by itself, as when nobody refers to it any more
     wait_until(lambda: not leases(cluster), "the lease of the other one was released")
 
 
