@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Headers of what is linked; of the C library none may be this machine's.
 HEADERS = ("zmq.h", "lz4*.h", "zstd*.h", "zdict.h", "seccomp*.h", "openssl/*.h")
 STATIC = {
+    "LZ4_ARCHIVE": "liblz4.a",
     "LZ4_LIBRARY": "liblz4.a",
+    "ZSTD_ARCHIVE": "libzstd.a",
     "ZSTD_LIBRARY": "libzstd.a",
     "OPENSSL_SSL_LIBRARY": "libssl.a",
     "OPENSSL_CRYPTO_LIBRARY": "libcrypto.a",

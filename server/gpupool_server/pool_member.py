@@ -386,13 +386,13 @@ class PoolMember:
         if not grants:
             raise Refusal("bad-token", f"the lease '{token.lease}' has no GPU on this server")
         promises: dict[int, Promise] = {}
-        for grant in grants:
-            gpu = self._gpu_of(grant.gpu)
-            if gpu is None:
-                raise Refusal(
-                    "bad-token", f"the lease '{token.lease}' is on {grant.gpu}, which is not here"
-                )
-            promises[gpu.index] = _promise(grant, gpu, token.priority)
+        for grant in grants:  # one that has gone from here is lost, as the manager will hear
+            if (gpu := self._gpu_of(grant.gpu)) is not None:
+                promises[gpu.index] = _promise(grant, gpu, token.priority)
+        if not promises:
+            raise Refusal(
+                "bad-token", f"the lease '{token.lease}' is on {grants[0].gpu}, which is not here"
+            )
         return promises
 
     def _gpu_of(self, uuid: str) -> Gpu | None:

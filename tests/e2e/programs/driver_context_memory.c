@@ -4,7 +4,7 @@
  */
 #include "driver.h"
 
-enum { ROUNDS = 12, WORDS = 1024 };
+enum { ROUNDS = 6, WORDS = 1024 };
 
 static CUdevice device;
 
