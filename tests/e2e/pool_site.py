@@ -101,6 +101,21 @@ def running_site(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
         found.close()
 
 
+@contextmanager
+def running_host(home: paths.Home, toolchain: Toolchain, *flags: str) -> Iterator[Site]:
+    """The tenant red, one host of two GPUs, and a manager that is started with such flags."""
+    found = Site(home, toolchain)
+    try:
+        found.manager.flags += flags
+        found.manager.start()
+        found.red = found.manager.tenant("red")
+        found.add("one")
+        found.manager.wait_for("one")
+        yield found
+    finally:
+        found.close()
+
+
 def node_of(lease: dict[str, Any]) -> str:
     (server,) = lease["servers"]
     return str(server["node"])

@@ -15,7 +15,7 @@ import pytest
 
 from gpupool_common import paths
 from harness import Talk, alive, wait_until
-from pool_site import Site
+from pool_site import Site, running_host
 from tenants import StartTalk, end, info, tell
 from toolchain import Toolchain
 
@@ -26,16 +26,8 @@ GRACE = "2"
 @pytest.fixture(scope="module")
 def pool(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
     """One host of two GPUs, and programs that have little time."""
-    site = Site(home, toolchain)
-    try:
-        site.manager.flags += ("--reclaim-seconds", GRACE)
-        site.manager.start()
-        site.red = site.manager.tenant("red")
-        site.add("one")
-        site.manager.wait_for("one")
+    with running_host(home, toolchain, "--reclaim-seconds", GRACE) as site:
         yield site
-    finally:
-        site.close()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from gpupool_common import paths
 from harness import PATIENCE, wait_until
-from pool_site import Site
+from pool_site import Site, running_host
 from toolchain import Toolchain
 
 MPIRUN = os.environ.get("GPUPOOL_MPIRUN", "")
@@ -31,15 +31,8 @@ RANK = 'rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}; export CUDA_VISIBLE_DEVICES="$r
 
 @pytest.fixture
 def pool(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
-    site = Site(home, toolchain)
-    try:
-        site.manager.start()
-        site.red = site.manager.tenant("red")
-        site.add("one")
-        site.manager.wait_for("one")
+    with running_host(home, toolchain) as site:
         yield site
-    finally:
-        site.close()
 
 
 def run(site: Site, script: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ import pytest
 
 from gpupool_common import paths
 from harness import PATIENCE, wait_until
-from pool_site import Site
+from pool_site import Site, running_host
 from ports import free_port
 from toolchain import Toolchain
 
@@ -33,16 +33,8 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def pool(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
-    site = Site(home, toolchain)
-    try:
-        site.manager.flags += ("--reclaim-seconds", "30")
-        site.manager.start()
-        site.red = site.manager.tenant("red")
-        site.add("one")
-        site.manager.wait_for("one")
+    with running_host(home, toolchain, "--reclaim-seconds", "30") as site:
         yield site
-    finally:
-        site.close()
 
 
 class Job:
