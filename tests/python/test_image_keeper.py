@@ -211,10 +211,10 @@ async def test_a_worker_that_ends_hears_when_its_images_are_fetched(offering: Of
     assert len(offering.session.control.asked) == 2
 
 
-async def test_what_sessions_leave_behind_is_bounded(
-    offering: Offering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is memory that no budget counts, for as long as the disk is busy."""
+def slow_disk(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, list[Path]]:
+    """Nothing is kept before the event is set; and the folders in which something was then."""
     go_on = threading.Event()
     kept: list[Path] = []
 
@@ -223,11 +223,23 @@ async def test_what_sessions_leave_behind_is_bounded(
         kept.append(folder)
 
     monkeypatch.setattr(offering.store, "keep", slowly)
-    monkeypatch.setattr(image_keeper, "MOST_LEFT_BYTES", 2 * len(DATA))
-    others = [Offering(tmp_path, f"tenant {n}", offering) for n in range(4)]
-    for one in (offering, *others):
+    return go_on, kept
+
+
+async def offer_all(*offerings: Offering) -> None:
+    for one in offerings:
         assert one.hear(OFFER)
         await one.offers.settle()
+
+
+async def test_what_sessions_leave_behind_is_bounded(
+    offering: Offering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is memory that no budget counts, for as long as the disk is busy."""
+    go_on, kept = slow_disk(offering, monkeypatch)
+    monkeypatch.setattr(image_keeper, "MOST_LEFT_BYTES", 2 * len(DATA))
+    others = [Offering(tmp_path, f"tenant {n}", offering) for n in range(4)]
+    await offer_all(offering, *others)
     for other in others:
         assert other.session.images is not None
         other.session.images.cancel()
@@ -249,18 +261,9 @@ async def test_what_was_fetched_is_kept_though_its_session_ends(
     offering: Offering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind another image, which takes its time; and no more of these than are bounded."""
-    go_on = threading.Event()
-    kept: list[Path] = []
-
-    def slowly(folder: Path, name: str, size: int, source: int) -> None:
-        assert go_on.wait(30)
-        kept.append(folder)
-
-    monkeypatch.setattr(offering.store, "keep", slowly)
+    go_on, kept = slow_disk(offering, monkeypatch)
     others = [Offering(tmp_path, f"tenant {n}", offering) for n in range(MOST_KEEPING)]
-    for one in (offering, *others):
-        assert one.hear(OFFER)
-        await one.offers.settle()
+    await offer_all(offering, *others)
     for other in others:
         assert other.session.images is not None
         other.session.images.cancel()
