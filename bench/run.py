@@ -1,18 +1,21 @@
 """Native, shared memory and TCP, plain and encrypted, side by side; ratios to native as a table.
 
-    python bench/run.py [--sections sockets micro visible torch] [--rounds 3] [--out FILE]
+    python bench/run.py [--sections sockets micro visible applications] [--rounds 3] [--out FILE]
 
 Where there is no GPU, the soft GPU stands in, `native` is the soft GPU without the pool, and the
 figures say something about the forwarding only. In the section `sockets` there is no GPU at all,
-and `native` is sockets alone: what a transport adds to them (bench/sockets.c). Ways take turns
-within each round, and a figure is its median over the rounds: machines are noisy, so compare ratios
-within one run, never figures of two. The results go to bench/results/*.json (ignored by git).
+and `native` is sockets alone: what a transport adds to them (bench/sockets.c). `applications` are
+what users run with PyTorch (bench/applications.py), whose answers must be the same each way. Ways
+take turns within each round, and a figure is its median over the rounds: machines are noisy, so
+compare ratios within one run, never figures of two. The results go to bench/results/*.json (ignored
+by git).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -43,10 +46,9 @@ SOCKETS = {
     "zmq": "tcp://127.0.0.1:*",
     "curve": "tcp://127.0.0.1:*?key=own",
 }
+SECTIONS = ("sockets", "micro", "visible", "applications")
 #: Where it is asked for, and UCX is there.
 EXTRA = "ucx"
-TORCH_PROGRAMS = ("small_calls", "resnet_train", "resnet_infer", "matmul", "graph", "pinned")
-
 #: section -> figure -> way -> the figures of all rounds
 Figures = dict[str, dict[str, dict[str, list[float]]]]
 
@@ -62,6 +64,8 @@ class Bench:
         self.soft = soft
         self.figures: Figures = {}
         self.troubles: list[str] = []
+        #: What each program answered first, whichever way it went.
+        self.answers: dict[str, Any] = {}
         self._native = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
         if soft:
             (scratch / "libcuda.so.1").symlink_to(server.home.part(paths.SOFT_GPU))
@@ -98,6 +102,10 @@ class Bench:
         for name, value in said.get("figures", said).items():
             known = self.figures.setdefault(section, {}).setdefault(f"{label}{name}", {})
             known.setdefault(way, []).append(float(value))
+        for name, answer in said.get("results", {}).items():
+            first = self.answers.setdefault(f"{section}.{name}", answer)
+            if not is_near(answer, first):
+                self.troubles.append(f"{name} {way}: {answer} is not {first}")
 
 
 def build_micro(toolchain: Toolchain) -> Path:
@@ -108,6 +116,15 @@ def build_micro(toolchain: Toolchain) -> Path:
 def build_visible(toolchain: Toolchain) -> Path:
     """What host and kernel see of each other's words."""
     return toolchain.driver_source("visible", HERE / "visible.c")
+
+
+def is_near(answer: Any, other: Any) -> bool:
+    """The same but for the order of sums, in which even two native runs may differ."""
+    if isinstance(answer, list) and isinstance(other, list):
+        return len(answer) == len(other) and all(map(is_near, answer, other))
+    if isinstance(answer, float) and isinstance(other, float):
+        return math.isclose(answer, other, rel_tol=1e-3)
+    return bool(answer == other)
 
 
 def is_rate(name: str) -> bool:
@@ -157,7 +174,7 @@ def has_gpu() -> str:
 
 
 def has_torch(python: str) -> bool:
-    command = [python, "-c", "import torch, torchvision"]
+    command = [python, "-c", "import torch"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -168,12 +185,16 @@ def has_torch(python: str) -> bool:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--sections", nargs="+", choices=["sockets", "micro", "visible", "torch"], default=None
+        "--sections",
+        nargs="+",
+        choices=["sockets", "micro", "visible", "applications"],
+        default=None,
     )
     parser.add_argument("--ways", nargs="+", choices=(*WAYS, EXTRA), default=list(WAYS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="for each figure of micro")
-    parser.add_argument("--steps", type=int, default=10, help="of each PyTorch program")
+    parser.add_argument("--steps", type=int, default=20, help="of each application")
+    parser.add_argument("--applications", nargs="+", default=[], help="only these")
     parser.add_argument("--soft", action="store_true", help="the soft GPU even where a GPU is")
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument(
@@ -192,7 +213,8 @@ def read_arguments() -> argparse.Namespace:
 def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache: Path) -> None:
     micro, visible = build_micro(Toolchain(cache)), build_visible(Toolchain(cache))
     largest = "16" if bench.soft else "256"
-    script = str(ROOT / "tests" / "gpu" / "torch_programs.py")
+    applications = [given.python, str(HERE / "applications.py"), "--steps", str(given.steps)]
+    applications += given.applications
     for turn in range(given.rounds):
         print(f"round {turn + 1} of {given.rounds}", file=sys.stderr, flush=True)
         if "sockets" in sections:
@@ -201,10 +223,10 @@ def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache:
             bench.round("driver calls", "", given.ways, [str(micro), str(given.seconds), largest])
         if "visible" in sections:
             bench.round("mapped memory", "", given.ways, [str(visible)])
-        if "torch" in sections:
-            for name in TORCH_PROGRAMS:
-                command = [given.python, script, name, "--steps", str(given.steps)]
-                bench.round("PyTorch", f"{name}.", given.ways, command)
+        if "applications" in sections:
+            bench.round(
+                "applications", "", given.ways, [*applications, "--steps", str(given.steps)]
+            )
 
 
 def save(path: Path, device: str, bench: Bench) -> None:
@@ -228,7 +250,7 @@ def main() -> int:
         *(["sockets"] if given.bench_sockets.exists() else []),
         "micro",
         "visible",
-        *(["torch"] if gpu and has_torch(given.python) else []),
+        *(["applications"] if gpu and has_torch(given.python) else []),
     ]
     out = given.out or HERE / "results" / time.strftime("%Y%m%d-%H%M%S.json")
     driver = "cuda" if gpu else "soft"
