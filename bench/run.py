@@ -5,7 +5,8 @@
 Where there is no GPU, the soft GPU stands in, `native` is the soft GPU without the pool, and the
 figures say something about the forwarding only. In the section `sockets` there is no GPU at all,
 and `native` is sockets alone: what a transport adds to them (bench/sockets.c). `applications` are
-what users run with PyTorch (bench/applications.py), whose answers must be the same each way. Ways
+what users run with PyTorch (bench/applications.py), whose answers must be the same each way. The
+way `far` is `tcp` over a network that takes --far-us microseconds each way (bench/far.c). Ways
 take turns within each round, and a figure is its median over the rounds: machines are noisy, so
 compare ratios within one run, never figures of two. The results go to bench/results/*.json (ignored
 by git).
@@ -14,6 +15,7 @@ by git).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -31,6 +33,9 @@ ROOT = HERE.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
+from far import Far  # noqa: E402
+from far import build as build_far  # noqa: E402
+
 from gpupool_common import paths  # noqa: E402
 from gpupool_server import ucx  # noqa: E402
 from harness import PoolServer, Result, run_program  # noqa: E402
@@ -47,8 +52,8 @@ SOCKETS = {
     "curve": "tcp://127.0.0.1:*?key=own",
 }
 SECTIONS = ("sockets", "micro", "visible", "applications")
-#: Where it is asked for, and UCX is there.
-EXTRA = "ucx"
+#: Where they are asked for: UCX has to be there, or root's rights (bench/far.c).
+EXTRA = ("ucx", "far")
 #: section -> figure -> way -> the figures of all rounds
 Figures = dict[str, dict[str, dict[str, list[float]]]]
 
@@ -64,6 +69,7 @@ class Bench:
         self.soft = soft
         self.figures: Figures = {}
         self.troubles: list[str] = []
+        self.far: Far | None = None
         #: What each program answered first, whichever way it went.
         self.answers: dict[str, Any] = {}
         self._native = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
@@ -85,7 +91,9 @@ class Bench:
             return run_program(command, self._native, limit)
         if way in ("curve", "tls"):
             return self.encrypting.run(command, "zmq" if way == "curve" else "tcp", limit)
-        own = ucx.environment(library) if way == EXTRA and (library := ucx.find(None)) else {}
+        if way == "far" and self.far is not None:
+            return self.far.run(command, limit)
+        own = ucx.environment(library) if way == "ucx" and (library := ucx.find(None)) else {}
         return self.server.run(command, way, limit, **own)
 
     def round(self, section: str, label: str, ways: list[str], command: list[str]) -> None:
@@ -185,12 +193,10 @@ def has_torch(python: str) -> bool:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--sections",
-        nargs="+",
-        choices=["sockets", "micro", "visible", "applications"],
-        default=None,
+        "--sections", nargs="+", choices=SECTIONS, default=None, help="those that can be run here"
     )
-    parser.add_argument("--ways", nargs="+", choices=(*WAYS, EXTRA), default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=(*WAYS, *EXTRA), default=list(WAYS))
+    parser.add_argument("--far-us", type=int, default=200, help="of way far, each way")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="for each figure of micro")
     parser.add_argument("--steps", type=int, default=20, help="of each application")
@@ -224,9 +230,7 @@ def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache:
         if "visible" in sections:
             bench.round("mapped memory", "", given.ways, [str(visible)])
         if "applications" in sections:
-            bench.round(
-                "applications", "", given.ways, [*applications, "--steps", str(given.steps)]
-            )
+            bench.round("applications", "", given.ways, applications)
 
 
 def save(path: Path, device: str, bench: Bench) -> None:
@@ -254,18 +258,19 @@ def main() -> int:
     ]
     out = given.out or HERE / "results" / time.strftime("%Y%m%d-%H%M%S.json")
     driver = "cuda" if gpu else "soft"
-    more = {"ucx": ""} if EXTRA in given.ways else {}
+    more = {"ucx": ""} if "ucx" in given.ways else {}
     server, encrypting = PoolServer(driver, **more), PoolServer(driver, curve="")
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            server.start()
-            if {"curve", "tls"} & set(given.ways):
-                encrypting.start()
-            bench = Bench(server, encrypting, not gpu, Path(scratch))
-            measure(bench, given, sections, ROOT / "build" / "bench")
-        finally:
-            server.close()
-            encrypting.close()
+    cache = ROOT / "build" / "bench"
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as ends:
+        ends.callback(server.close)
+        ends.callback(encrypting.close)
+        server.start()
+        if {"curve", "tls"} & set(given.ways):
+            encrypting.start()
+        bench = Bench(server, encrypting, not gpu, Path(scratch))
+        if "far" in given.ways:
+            bench.far = ends.enter_context(Far(build_far(cache), given.far_us, driver))
+        measure(bench, given, sections, cache)
     save(out, device, bench)
     print(f"{device}\nmedian of {given.rounds} rounds; _us, _ms: time; _gb_s, _tflops: rate")
     print("\n".join(table(bench.figures, given.ways)))

@@ -1,0 +1,73 @@
+"""A server behind a network that takes its time, for one way of the benchmark."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+from harness import PoolServer, Result
+
+SOURCE = Path(__file__).resolve().parent / "far.c"
+
+#: This host's end of the link that bench_far makes.
+HERE = "198.18.0.1"
+
+
+def build(folder: Path) -> Path:
+    """The program that makes such a network."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "bench_far"
+    command = [
+        "gcc",
+        "-std=gnu11",
+        "-D_GNU_SOURCE",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        str(program),
+    ]
+    subprocess.run([*command, str(SOURCE), "-lpthread"], check=True, timeout=60)
+    return program
+
+
+class Far:
+    """The network and a server at this end of it; programs run at the other.
+
+    RuntimeError, with the reason, where the machine cannot have such a network.
+    """
+
+    def __init__(self, program: Path, delay_us: int, driver: str) -> None:
+        self._link = subprocess.Popen(
+            [str(program), str(delay_us)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._link.stdout is not None and self._link.stderr is not None
+        word, _, pid = self._link.stdout.readline().partition(" ")
+        if word != "ready":
+            raise RuntimeError(self._link.stderr.read().strip())
+        self._enter = ["nsenter", f"--net=/proc/{int(pid)}/ns/net"]
+        listen = {"data-listen": f"tcp://{HERE}:*", "insecure-plain": ""}
+        self.server = PoolServer(driver, **listen)
+        self.server.url = self.server.url.replace("127.0.0.1", HERE)
+
+    def __enter__(self) -> Far:
+        self.server.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.server.close()
+        self._link.communicate(timeout=10)
+
+    def run(self, command: list[str], limit: float) -> Result:
+        return self.server.run([*self._enter, *command], "tcp", limit)
