@@ -46,11 +46,11 @@ CONFIG = f"""
 [tenants.red]
 token = "token-of-red"
 memory = "{LIMIT_MIB}MiB"
-share = "20%"
+share = "10%"
 
 [tenants.blue]
 token = "token-of-blue"
-share = "80%"
+share = "90%"
 """
 
 PATIENCE = 60.0

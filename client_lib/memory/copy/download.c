@@ -9,11 +9,14 @@
 #include "completion.h"
 #include "gpc_wire.h"
 #include "memory.h"
+#include "movers.h"
 #include "plan.h"
 #include "session.h"
 
-/* Answers under way at a time in a long copy. */
-#define WINDOW 8u
+/* Answers under way at a time in a long copy, and pieces that movers then have at a time. */
+#define ASKED 8u
+#define MOVED 8u
+#define WINDOW (ASKED + MOVED)
 
 /* One piece of a long copy. */
 struct piece {
@@ -25,6 +28,7 @@ struct piece {
     } request;
     struct gp_rep_gp_dtoh reply;
     int slot; /* of the arena, or -1 */
+    int move; /* of it to where it belongs */
     char *to;
     uint32_t bytes;
 };
@@ -86,16 +90,27 @@ static CUresult piece_begin(const struct gpc_copy *c, struct piece *p, uint64_t 
     return r;
 }
 
-static CUresult piece_finish(struct piece *p)
+/* Wait for its answer. Bytes in the arena are moved from there, by movers if it is a long copy. */
+static CUresult piece_arrive(struct piece *p, bool is_long)
 {
     struct gpc_session *s = p->call.route.session;
     CUresult r = gpc_call_finish(&p->call);
+    p->move = -1;
     if (p->slot < 0) /* what the answer left out would be whatever was there */
         return r == CUDA_SUCCESS && p->call.out[0].got != p->bytes ? CUDA_ERROR_UNKNOWN : r;
-    if (r == CUDA_SUCCESS)
-        memcpy(p->to, gpc_arena_slot(s, (unsigned)p->slot), p->bytes);
-    gpc_arena_give(s, (unsigned)p->slot);
+    const void *from = gpc_arena_slot(s, (unsigned)p->slot);
+    if (r == CUDA_SUCCESS && is_long)
+        p->move = gpc_move_begin(p->to, from, p->bytes);
+    else if (r == CUDA_SUCCESS)
+        memcpy(p->to, from, p->bytes);
     return r;
+}
+
+static void piece_finish(const struct piece *p)
+{
+    gpc_move_finish(p->move);
+    if (p->slot >= 0)
+        gpc_arena_give(p->call.route.session, (unsigned)p->slot);
 }
 
 /* What of a copy is still to be asked for: its rows, one after the other, in pieces. */
@@ -130,23 +145,26 @@ static CUresult read_pieces(struct gpc_copy *c, bool arena)
 {
     struct piece pieces[WINDOW];
     struct rest rest = {.copy = c, .rows = gpc_copy_rows_of(c), .arena = arena};
+    const bool is_long = rest.rows.bytes >= GPC_MOVE_LEAST;
     CUresult first = CUDA_SUCCESS;
-    size_t begun = 0, finished = 0;
+    size_t begun = 0, arrived = 0, finished = 0;
     uint64_t last_seq = 0;
     for (;;) {
         bool more = rest.row < rest.rows.count && first == CUDA_SUCCESS;
-        if (more && begun - finished < WINDOW) {
+        if (more && begun - arrived < ASKED && begun - finished < WINDOW) {
             first = rest_begin(&rest, &pieces[begun % WINDOW]);
             begun += first == CUDA_SUCCESS;
-            continue;
-        }
-        if (finished == begun)
+        } else if (arrived != begun && arrived - finished < MOVED) {
+            struct piece *p = &pieces[arrived++ % WINDOW];
+            last_seq = p->call.seq;
+            CUresult r = piece_arrive(p, is_long);
+            if (first == CUDA_SUCCESS)
+                first = r;
+        } else if (finished != arrived) {
+            piece_finish(&pieces[finished++ % WINDOW]);
+        } else {
             break;
-        struct piece *p = &pieces[finished++ % WINDOW];
-        last_seq = p->call.seq;
-        CUresult r = piece_finish(p);
-        if (first == CUDA_SUCCESS)
-            first = r;
+        }
     }
     if (first == CUDA_SUCCESS)
         gpc_session_settle(c->on, last_seq);
