@@ -1,8 +1,10 @@
 /*
  * What a peer sends over tcp once it is let in, cut anywhere: what comes out must be what a
- * reader that has all of it at once finds. The first byte says how it is cut.
+ * reader that has all of it at once finds. The first byte says how it is cut, and whether much
+ * has come before.
  */
 #include <errno.h>
+#include <sanitizer/asan_interface.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define NOTE 1
+/* Where what comes begins, behind much else: the room ends soon. */
+#define LATE (FRAMES_ROOM - 512)
 
 static int reference_note(const uint32_t head[2])
 {
@@ -67,26 +71,49 @@ static int messages_check(struct tcp_frames *f, const uint8_t *data, size_t give
     return rc;
 }
 
+/* The room of all inputs. What was never filled is poisoned, so that nobody reads it. */
+static unsigned char *room_of_all(void)
+{
+    static unsigned char *bytes;
+    if (!bytes) {
+        bytes = malloc(FRAMES_ROOM);
+        if (!bytes)
+            abort();
+        ASAN_POISON_MEMORY_REGION(bytes, FRAMES_ROOM);
+    }
+    return bytes;
+}
+
+/* The next bytes come; how many. Those that are left may have been moved to the beginning. */
+static size_t fill(struct tcp_frames *f, const uint8_t *from, size_t most)
+{
+    size_t room;
+    ASAN_UNPOISON_MEMORY_REGION(f->bytes, f->end - f->at);
+    unsigned char *to = tcp_frames_space(f, &room);
+    if (room == 0 || to + room > f->bytes + FRAMES_ROOM)
+        abort();
+    size_t n = most < room ? most : room;
+    ASAN_UNPOISON_MEMORY_REGION(to, n);
+    memcpy(to, from, n);
+    tcp_frames_filled(f, n);
+    return n;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1)
         return 0;
-    size_t step = (size_t)data[0] * 3 + 1, given = 0, at = 0;
-    struct tcp_frames f = {.bytes = malloc(FRAMES_ROOM)};
+    size_t step = (size_t)(data[0] & 0x7f) * 6 + 1, begin = data[0] & 0x80 ? LATE : 0;
+    size_t given = 0, at = 0;
+    struct tcp_frames f = {.bytes = room_of_all(), .at = begin, .end = begin};
     data++;
     size--;
-    while (f.bytes && given < size) {
-        size_t room, n = size - given < step ? size - given : step;
-        void *to = tcp_frames_space(&f, &room);
-        if (room == 0 || (unsigned char *)to + room > f.bytes + FRAMES_ROOM)
-            abort();
-        n = n < room ? n : room;
-        memcpy(to, data + given, n);
-        tcp_frames_filled(&f, n);
-        given += n;
+    while (given < size) {
+        given += fill(&f, data + given, size - given < step ? size - given : step);
         if (messages_check(&f, data, given, &at) == -EPROTO)
             break;
     }
-    free(f.bytes);
+    ASAN_POISON_MEMORY_REGION(f.bytes, size + 8);
+    ASAN_POISON_MEMORY_REGION(f.bytes + LATE, FRAMES_ROOM - LATE);
     return 0;
 }
