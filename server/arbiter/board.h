@@ -12,8 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifndef GP_BOARD_TENANTS /* in a fuzz target there are fewer */
 #define GP_BOARD_TENANTS 64
 #define GP_BOARD_MEMBERS 512
+#endif
 #define GP_BOARD_NAME 96 /* with its NUL: "TENANT" or "TENANT/GROUP" */
 /* No memory of anything is so much. */
 #define GP_BOARD_MEMORY_MOST (UINT64_C(1) << 50)

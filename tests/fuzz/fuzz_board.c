@@ -3,7 +3,9 @@
  * limits the server changes meanwhile. The input is a list of writes: 1 byte where (in words of
  * 4), 1 byte how many words and whether the arbiter looks then, and the words. Instead of a write
  * (LIMITS) each byte of its words is a change of limits: whose, whether it is forced, how many
- * MiB. Whatever there is in the page, the arbiter neither crashes nor hangs, and the neighbour's
+ * MiB; (RULES) of how the GPU is shared: the policy, and what the worker and its neighbour are; or
+ * (TIME) so much time passes, as a power of two; or (RING) the worker rings its bell so often before
+ * the arbiter looks. Whatever there is in the page, the arbiter neither crashes nor hangs, and the neighbour's
  * memory and rights are what the server says.
  */
 #include <errno.h>
@@ -11,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "arbiter_internal.h"
@@ -20,14 +24,89 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define MIB (UINT64_C(1) << 20)
 #define TOTAL (1024 * MIB)
 #define HELD (8 * MIB) /* by the neighbour */
-#define LIMITS 0xff    /* in the place of where: a change of limits, and no write */
+/* In the place of where: no write */
+#define LIMITS 0xff
+#define RULES 0xfe
+#define TIME 0xfd
+#define RING 0xfc
+#define POLICIES 7
+/* More is no news. */
+#define STEPS_MOST 24
+#define CHANGES_MOST 4
 
-/* The two workers, and the neighbour's limit. */
+enum who { LIAR, NEIGHBOUR, BOTH }; /* and at which seat */
+
+/* The two workers, and what their tenants may have. */
 struct game {
     struct gp_arbiter *a;
-    int members[2];
-    uint64_t limit;
+    uint64_t limits[BOTH];
+    unsigned high_priority, gang; /* bits: of whom */
 };
+
+/* What was freed is not kept for long: that costs more than what is looked at. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "quarantine_size_mb=4";
+}
+
+static const char *const names[BOTH] = {"liar", "neighbour"};
+static uint64_t now;
+
+static int rings; /* of the liar's bell, that the arbiter is to hear */
+
+uint64_t gp_board_now(void)
+{
+    return now += 1000;
+}
+
+/* --- what the system does for an arbiter ------------------------------------------------- */
+
+int __wrap_epoll_wait(int epoll, struct epoll_event *events, int most, int timeout_ms);
+int __wrap_epoll_wait(int epoll, struct epoll_event *events, int most, int timeout_ms)
+{
+    (void)epoll, (void)timeout_ms;
+    int count = rings < most ? rings : most;
+    rings -= count;
+    for (int i = 0; i < count; i++)
+        events[i].data.u64 = (uint64_t)GP_ARBITER_BELL << 32 | LIAR;
+    return count;
+}
+
+int __wrap_epoll_ctl(int epoll, int what, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+{
+    (void)epoll, (void)what, (void)fd, (void)event;
+    return 0;
+}
+
+int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *to, struct itimerspec *was);
+int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *to, struct itimerspec *was)
+{
+    (void)fd, (void)flags, (void)to, (void)was;
+    return 0;
+}
+
+int gp_page_make(int *page_fd, int *bell_fd)
+{
+    *page_fd = dup(STDERR_FILENO);
+    *bell_fd = dup(STDERR_FILENO);
+    return 0;
+}
+
+int gp_page_map(int page_fd, struct gp_page **page)
+{
+    (void)page_fd;
+    *page = calloc(1, GP_PAGE_BYTES);
+    return *page ? 0 : -ENOMEM;
+}
+
+void gp_page_unmap(struct gp_page *page)
+{
+    free(page);
+}
+
+/* --- the game ---------------------------------------------------------------------------- */
 
 static void require(bool holds)
 {
@@ -43,39 +122,57 @@ static int command(struct gp_arbiter *a, const char *line)
     return atoi(answer);
 }
 
-static int set_limit(struct game *g, const char *tenant, uint64_t limit, bool forced)
+static int set_limit(struct game *g, enum who who, uint64_t limit, bool forced)
 {
     char line[128];
-    snprintf(line, sizeof line, "tenant %s %llu 1 500 900 0 %d", tenant, (unsigned long long)limit,
-             forced);
-    return command(g->a, line);
+    snprintf(line, sizeof line, "tenant %s %llu 1 500 900 %u %d %u", names[who],
+             (unsigned long long)limit, g->high_priority >> who & 1, forced, g->gang >> who & 1);
+    int r = command(g->a, line);
+    if (r == 0)
+        g->limits[who] = limit;
+    return r;
+}
+
+static void set_policy(struct game *g, unsigned policy)
+{
+    char line[64];
+    snprintf(line, sizeof line, "gpu %u 20 90 1 1073741824", policy);
+    require(command(g->a, line) == 0);
 }
 
 static void start(struct game *g)
 {
     int page, bell;
+    now = UINT64_C(1) << 40;
+    *g = (struct game){0};
     require(gp_arbiter_new(-1, &g->a) == 0);
-    g->limit = 64 * MIB;
-    require(command(g->a, "gpu 6 20 90 1 1073741824") == 0);
-    require(set_limit(g, "liar", g->limit, false) == 0);
-    require(set_limit(g, "neighbour", g->limit, false) == 0);
-    g->members[0] = gp_arbiter_join(g->a, "liar", &page, &bell);
-    g->members[1] = gp_arbiter_join(g->a, "neighbour", &page, &bell);
-    require(gp_arbiter_started(g->a, g->members[0], getpid()) == 0);
+    set_policy(g, 6);
+    for (enum who who = LIAR; who < BOTH; who++) {
+        require(set_limit(g, who, 64 * MIB, false) == 0);
+        require(gp_arbiter_join(g->a, names[who], &page, &bell) == (int)who);
+    }
+    require(gp_arbiter_started(g->a, LIAR, getpid()) == 0);
 }
 
 /* What is in use refuses a lower limit, unless that is forced: then nothing comes to it. */
 static void change(struct game *g, uint8_t how)
 {
     bool forced = how & 2;
+    enum who who = how & 1 ? NEIGHBOUR : LIAR;
     uint64_t limit = (how >> 2) * MIB;
-    int r = set_limit(g, how & 1 ? "neighbour" : "liar", limit, forced);
+    int r = set_limit(g, who, limit, forced);
     require(r == 0 || (r == -EBUSY && !forced && limit));
-    if (!(how & 1))
-        return;
-    require((r == 0) == (forced || !limit || limit >= HELD));
-    if (r == 0)
-        g->limit = limit ? limit : TOTAL;
+    if (who == NEIGHBOUR)
+        require((r == 0) == (forced || !limit || limit >= HELD));
+}
+
+static void change_rules(struct game *g, uint8_t how)
+{
+    set_policy(g, how % POLICIES);
+    g->high_priority = how >> 3 & 3;
+    g->gang = how >> 5 & 3;
+    for (enum who who = LIAR; who < BOTH; who++)
+        require(set_limit(g, who, g->limits[who], true) == 0);
 }
 
 static void ask(struct gp_arbiter *a, int member, enum gp_page_op op, uint64_t value)
@@ -105,34 +202,56 @@ static void look(struct game *g)
 {
     struct gp_arbiter *a = g->a;
     const struct gp_board *b = a->board;
-    const struct member_slot *liar = &b->members[g->members[0]],
-                             *other = &b->members[g->members[1]];
-    struct gp_page *page = a->seats[g->members[1]].page;
-    uint64_t most = g->limit > HELD ? g->limit : HELD;
-    if (a->seats[g->members[0]].page)
-        a->seats[g->members[0]].rang = true;
+    const struct member_slot *liar = &b->members[LIAR],
+                             *other = &b->members[NEIGHBOUR];
+    struct gp_page *page = a->seats[NEIGHBOUR].page;
+    uint64_t limit = g->limits[NEIGHBOUR] ? g->limits[NEIGHBOUR] : TOTAL;
+    uint64_t most = limit > HELD ? limit : HELD;
+    if (a->seats[LIAR].page)
+        a->seats[LIAR].rang = true;
     gp_arbiter_step(a, 0);
     require(other->memory_used == HELD && page->memory_others == 0);
-    require(page->memory_limit == g->limit);
-    ask(a, g->members[1], GP_PAGE_TAKE, most);
+    require(page->memory_limit == limit);
+    ask(a, NEIGHBOUR, GP_PAGE_TAKE, most);
     require(page->result == 1 && page->granted == most);
-    ask(a, g->members[1], GP_PAGE_TAKE, most + 1);
+    ask(a, NEIGHBOUR, GP_PAGE_TAKE, most + 1);
     require(page->result == 0 && page->granted == most);
-    ask(a, g->members[1], GP_PAGE_ENTER, 0);
+    ask(a, NEIGHBOUR, GP_PAGE_ENTER, 0);
     require(other->fault == NULL);
     require(b->tenants[other->tenant].usage.memory_used == HELD);
     sums(b, liar->tenant);
     require(b->holder >= -1 && b->holder < GP_BOARD_TENANTS);
 }
 
-/* The words of one step of the input: into the page from `begin` on, or as limits. */
+static void change_each(struct game *g, void (*change_so)(struct game *, uint8_t),
+                        const uint8_t *words, size_t bytes)
+{
+    for (size_t i = 0; i < bytes && i < CHANGES_MOST; i++)
+        change_so(g, words[i]);
+}
+
+static void pass(struct game *g, uint8_t how)
+{
+    (void)g;
+    now += UINT64_C(1) << how % 40;
+}
+
+static void ring(struct game *g, uint8_t times)
+{
+    rings = times;
+    gp_arbiter_step(g->a, 0);
+    rings = 0;
+}
+
+static void (*const changes[])(struct game *, uint8_t) = {ring, pass, change_rules, change};
+
+/* The words of one step of the input: into the page from `begin` on, or what they change. */
 static void step(struct game *g, uint8_t where, const uint8_t *words, size_t bytes)
 {
-    struct gp_page *page = g->a->seats[g->members[0]].page;
+    struct gp_page *page = g->a->seats[LIAR].page;
     size_t begin = (size_t)where * 4 % sizeof *page;
-    if (where == LIMITS)
-        for (size_t i = 0; i < bytes; i++)
-            change(g, words[i]);
+    if (where >= RING)
+        change_each(g, changes[where - RING], words, bytes);
     else
         memcpy((char *)page + begin, words,
                bytes > sizeof *page - begin ? sizeof *page - begin : bytes);
@@ -143,9 +262,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static char text[1 << 16];
     struct game g;
     start(&g);
-    ask(g.a, g.members[1], GP_PAGE_TAKE, HELD);
-    g.a->seats[g.members[1]].page->held = HELD;
-    while (size >= 2 && g.a->seats[g.members[0]].page) {
+    ask(g.a, NEIGHBOUR, GP_PAGE_TAKE, HELD);
+    g.a->seats[NEIGHBOUR].page->held = HELD;
+    for (int i = 0; i < STEPS_MOST && size >= 2 && g.a->seats[LIAR].page; i++) {
         size_t bytes = (size_t)(data[1] & 0x7f) * 4;
         bool looks = data[1] & 0x80;
         uint8_t where = data[0];
