@@ -18,9 +18,10 @@
 #include "transport/shm_give.h"
 
 #define MANY 6
-#define SHARE_BYTES 65536
+#define SHARE_BYTES 8192
 #define PACKETS_MAX 12
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum what { HELLO, SHARE, RAW, WHATS };
@@ -39,7 +40,7 @@ static uint8_t take(struct input *in)
     return *in->at++;
 }
 
-static int kind_open(enum kind kind)
+static int kind_make(enum kind kind)
 {
     int ends[2], fd;
     switch (kind) {
@@ -68,6 +69,22 @@ static int kind_open(enum kind kind)
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 }
 
+/* One of each kind for all inputs. What the rings begin with is as new for each. */
+static int kinds[KINDS];
+static unsigned char *rings;
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    for (int i = 0; i < KINDS; i++)
+        if ((kinds[i] = kind_make((enum kind)i)) < 0)
+            abort();
+    rings = mmap(NULL, SHM_CONTROL, PROT_READ | PROT_WRITE, MAP_SHARED, kinds[RINGS], 0);
+    if (rings == MAP_FAILED)
+        abort();
+    return 0;
+}
+
 static void send_it(int sock, void *bytes, size_t size, int fd, unsigned count)
 {
     struct iovec iov = {bytes, size};
@@ -93,7 +110,7 @@ static void send_it(int sock, void *bytes, size_t size, int fd, unsigned count)
 static uint64_t send_next(struct input *in, int sock)
 {
     enum what what = take(in) % WHATS;
-    int fd = kind_open(take(in) % KINDS);
+    int fd = kinds[take(in) % KINDS];
     unsigned count = take(in) % (MANY + 1);
     struct shm_packet packet = {.magic = SHM_MAGIC,
                                 .kind = what == HELLO ? SHM_HELLO : SHM_SHARE,
@@ -108,10 +125,7 @@ static uint64_t send_next(struct input *in, int sock)
     size_t begin = what == RAW ? 0 : from;
     for (size_t i = begin; i < size; i++)
         bytes[i] = take(in);
-    if (fd >= 0) {
-        send_it(sock, bytes, size, fd, count);
-        close(fd);
-    }
+    send_it(sock, bytes, size, fd, count);
     memcpy(&packet, bytes, sizeof packet);
     return packet.id;
 }
@@ -139,7 +153,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct input in = {data, size};
     struct gp_listener *l = NULL;
     struct gp_channel *ch = NULL;
-    int ends[2], before = lowest_free();
+    static int free_before;
+    int ends[2];
+    if (!free_before)
+        free_before = lowest_free();
+    memset(rings, 0, sizeof(struct gp_ring_shared));
+    memset(rings + SHM_CONTROL / 2, 0, sizeof(struct gp_ring_shared));
     if (tp->listen(SHM_HANDED, &l, NULL) != 0 || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0)
         abort();
     if (gp_shm_give(l, ends[0], -1) != 0)
@@ -155,7 +174,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tp->close(ch);
     tp->listener_close(l);
     close(ends[1]);
-    if (lowest_free() != before)
+    if (lowest_free() != free_before)
         abort(); /* something of it is open */
     return 0;
 }
