@@ -3,9 +3,10 @@
  * does not, and what is said to who connects. Nobody is let in who could not have known the
  * word, and nothing stays open.
  *
- * The first byte says who is spoken to and after what beginning; the rest is said.
+ * The first byte says who is spoken to and after what beginning, and now and then that lanes are
+ * wanted; the rest is said. Connections are pairs of sockets: who listens gets one as if it had
+ * come to its port, at which nobody else is.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdint.h>
@@ -19,9 +20,18 @@
 #include "transport/tcp_channel.h"
 
 #define WORD "00112233445566778899aabbccddeeff"
+/* Of so many inputs one has lanes: these are threads. */
+#define LANES_OF 32
 #define FRAMES_MAX 64
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "quarantine_size_mb=4"; /* what is kept costs more than what is looked at */
+}
 
 enum to {
     TO_PLAIN_STRANGER,
@@ -35,6 +45,67 @@ enum to {
 };
 
 static unsigned char word[DOOR_WORD_BYTES];
+static char lanes[] = "GPUPOOL_LANES=1";
+static int port = -1;  /* at which everybody listens */
+static int comes = -1; /* who comes there next */
+
+static bool has_lanes(void)
+{
+    return lanes[sizeof lanes - 2] > '1';
+}
+
+int __wrap_accept4(int fd, struct sockaddr *from, socklen_t *length, int flags);
+int __wrap_accept4(int fd, struct sockaddr *from, socklen_t *length, int flags)
+{
+    const struct sockaddr_in here = {.sin_family = AF_INET,
+                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int who = comes;
+    (void)fd, (void)flags;
+    comes = -1;
+    if (who < 0)
+        errno = EAGAIN;
+    else
+        memcpy(from, &here, *length = sizeof here);
+    return who;
+}
+
+static _Alignas(64) unsigned char frames[FRAMES_ROOM + 64];
+static bool frames_used;
+
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    if (size < FRAMES_ROOM || size > sizeof frames || frames_used)
+        return __real_aligned_alloc(alignment, size);
+    frames_used = true;
+    return frames;
+}
+
+void __real_free(void *memory);
+void __wrap_free(void *memory);
+void __wrap_free(void *memory)
+{
+    if (memory == frames)
+        frames_used = false;
+    else
+        __real_free(memory);
+}
+
+int __real_tcp_keeper_start(struct gp_channel *ch);
+int __wrap_tcp_keeper_start(struct gp_channel *ch);
+int __wrap_tcp_keeper_start(struct gp_channel *ch)
+{
+    return has_lanes() ? __real_tcp_keeper_start(ch) : 0;
+}
+
+void __real_tcp_keeper_stop(struct gp_channel *ch);
+void __wrap_tcp_keeper_stop(struct gp_channel *ch);
+void __wrap_tcp_keeper_stop(struct gp_channel *ch)
+{
+    if (has_lanes())
+        __real_tcp_keeper_stop(ch);
+}
 
 static void say(int fd, const void *bytes, size_t size)
 {
@@ -55,37 +126,50 @@ static void channel_hear(struct gp_channel *ch)
     tp->close(ch);
 }
 
-static int stranger_dial(const char *url)
+static int dial(void)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1)),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+        abort();
+    comes = ends[1];
+    return ends[0];
+}
+
+static int port_open(void)
+{
+    const struct sockaddr_in here = {.sin_family = AF_INET,
+                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (void *)&a, sizeof a) != 0)
+    if (fd < 0 || bind(fd, (const void *)&here, sizeof here) != 0 || listen(fd, 1) != 0)
         abort();
     return fd;
+}
+
+/* At a port of its own where lanes are wanted: who ends those shuts it. */
+static struct gp_listener *listens(bool tls)
+{
+    const struct gp_transport *tp = &gp_transport_tcp;
+    struct gp_listener *l = NULL;
+    char url[64];
+    snprintf(url, sizeof url, "%s://127.0.0.1:*?fd=%d", tls ? "tls" : "plain",
+             has_lanes() ? port_open() : dup(port));
+    if (tp->listen(url, &l, NULL) != 0)
+        abort();
+    if (door_word_read(strchr(tp->listener_url(l), '=') + 1, word, NULL) != 0)
+        abort();
+    return l;
 }
 
 static void listener_hear(enum to to, const uint8_t *data, size_t size)
 {
     const struct gp_transport *tp = &gp_transport_tcp;
-    bool tls = to == TO_TLS || to == TO_TLS_STRANGER;
-    struct gp_listener *l = NULL;
+    struct gp_listener *l = listens(to == TO_TLS || to == TO_TLS_STRANGER);
     struct gp_channel *ch = NULL;
-    struct door_knocked k = {.fd = -1};
+    struct door_knocked k = {.fd = dial()};
     unsigned char body[DOOR_BODY_BYTES], proof[DOOR_PROOF_BYTES];
-    if (tp->listen(tls ? "tls://127.0.0.1:*?door=" WORD : "plain://127.0.0.1:*?door=" WORD, &l,
-                   NULL) != 0)
+    if ((to == TO_PLAIN || to == TO_TLS || to == TO_CHANNEL) &&
+        door_knock_at(k.fd, word, NULL, &k) != 0)
         abort();
-    char endpoint[GP_ENDPOINT_MAX];
-    const char *url = tp->listener_url(l);
-    snprintf(endpoint, sizeof endpoint, "%.*s", (int)strcspn(url, "?"), url);
-    if (to == TO_PLAIN || to == TO_TLS || to == TO_CHANNEL) {
-        if (door_knock(endpoint, word, gp_deadline_us(1000000), &k) != 0)
-            abort();
-    } else {
-        k.fd = stranger_dial(endpoint);
-    }
     if (to == TO_CHANNEL) {
         (void)tp->accept(l, 0, &ch, NULL);
         if (door_hear_answer(&k, word, gp_deadline_us(1000000), sizeof body, body) != 0)
@@ -136,17 +220,38 @@ static int lowest_free(void)
     return fd;
 }
 
+/* Something of an input has stayed open: not what a thread of the fuzzer's own opens for a moment. */
+static bool is_open(int before)
+{
+    for (int i = 0; i < 3; i++) {
+        if (lowest_free() <= before)
+            return false;
+        usleep(20000);
+    }
+    return true;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    port = port_open();
+    return putenv(lanes);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (size < 1 || gp_hex_read(WORD, word, sizeof word) != 0)
+    if (size < 1)
         return 0;
-    enum to to = data[0] % TOS;
+    if (gp_hex_read(WORD, word, sizeof word) != 0)
+        abort();
     int before = lowest_free();
+    enum to to = data[0] % TOS;
+    lanes[sizeof lanes - 2] = data[0] / TOS % LANES_OF == 1 ? '4' : '1';
     if (to == TO_CLIENT || to == TO_CLIENT_TLS)
         client_hear(to == TO_CLIENT_TLS, data + 1, size - 1);
     else
         listener_hear(to, data + 1, size - 1);
-    if (lowest_free() != before)
-        abort(); /* something of it is open */
+    if (is_open(before) || frames_used)
+        abort(); /* something of it is there */
     return 0;
 }
