@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from records import END, Record, Results
+from records import Record, Results, end_of
 
 HERE = Path(__file__).resolve().parent
 
@@ -52,6 +52,12 @@ class Task:
     start_limit: float
     #: By group, the tests that count; None: all.
     only: Mapping[str, frozenset[str]] | None = None
+    #: Of so many parts of each group, which.
+    part: tuple[int, int] = (1, 1)
+
+    @property
+    def end(self) -> str:
+        return end_of(self.part)
 
 
 @dataclass
@@ -72,14 +78,14 @@ class Crew:
     def _run_group(self, task: Task, group: str) -> None:
         done = frozenset(self.results.groups(task.suite, task.way, task.on).get(group, ()))
         why, tries = "", 0
-        while END not in done and tries < TRIES and time.monotonic() < self.deadline:
+        while task.end not in done and tries < TRIES and time.monotonic() < self.deadline:
             child = Child(self, task, group, done)
             child.run()
             tries = 0 if child.ended else tries + 1
             done |= child.ended
             why = child.last_words
         if tries == TRIES:
-            self.add(Record(task.suite, task.way, task.on, group, END, "crashed", why=why))
+            self.add(Record(task.suite, task.way, task.on, group, task.end, "crashed", why=why))
 
     def add(self, new: Record) -> None:
         with self._lock:
@@ -108,9 +114,9 @@ class Child:
         with self._started() as (process, events):
             how = self._follow(events)
             status = end(process, 0.0 if how in ("silent", "deadline") else END_LIMIT)
-        test = END if how == "over" else self.running
+        test = self.task.end if how == "over" else self.running
         if how == "over" and status == 0:
-            self._end(END, "passed", "")
+            self._end(test, "passed", "")
         elif test and how != "deadline":
             stayed = how == "over" and status == -signal.SIGKILL
             outcome = "hung" if how == "silent" or stayed else "crashed"
@@ -121,7 +127,7 @@ class Child:
         order = self.log.with_suffix(".json")
         only = None if self.task.only is None else sorted(self.task.only.get(self.group, ()))
         told = {"skip": sorted(self.done), "only": only, "settings": dict(self.task.settings)}
-        order.write_text(json.dumps(told))
+        order.write_text(json.dumps({**told, "part": self.task.part}))
         reader, writer = os.pipe()
         command = [self.task.python, str(HERE / "telling.py"), self.task.module, self.group]
         with self.log.open("wb") as log:

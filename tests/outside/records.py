@@ -44,6 +44,12 @@ class Record:
 END = "(end)"
 
 
+def end_of(part: tuple[int, int]) -> str:
+    """The same of a part of a group."""
+    number, count = part
+    return END if count == 1 else f"(end {number}/{count})"
+
+
 class Results:
     """All records; what is added is appended to a file at once."""
 
@@ -78,7 +84,8 @@ class Results:
         """What did not pass is as if it had not been run."""
         for tests in self.groups(suite, way, on).values():
             bad = [test for test, record in tests.items() if record.outcome not in WELL]
-            for test in (*bad, END) if bad else ():
+            ends = [test for test in tests if test.startswith("(end")]
+            for test in (*bad, *ends) if bad else ():
                 tests.pop(test, None)
 
     def groups(self, suite: str, way: str, on: str) -> dict[str, dict[str, Record]]:

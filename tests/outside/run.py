@@ -1,11 +1,13 @@
 """Run suites that others wrote natively and through gpupool, test by test, and compare.
 
     python tests/outside/run.py --packages DIR --out FILE [--resume FILE ...]
-        [--suites torch ...] [--ways native shm tcp] [--shard I/N] [--minutes M] [--again]
+        [--suites torch ...] [--ways native shm tcp] [--shard I/N] [--part I/N] [--minutes M]
+        [--again]
 
 Natively first, then, of what passed, the same through the pool. FILE gets a line for each test
 as it ends; a later run that resumes it does what is missing, also with another --shard, and
-merges it all. `--driver soft` runs what suites.toml gives the soft GPU. `--report` runs nothing.
+merges it all. `--part` is of the tests of every file, for a look at all of them. `--driver soft`
+runs what suites.toml gives the soft GPU, or all with `--all`. `--report` runs nothing.
 The frameworks may live in another Python than gpupool: --python names it.
 The exit code is 1 where a test differs from its native run without a reason in differs.toml, and
 where nothing was the same.
@@ -42,7 +44,7 @@ from judging import (  # noqa: E402
     passed_natively,
     read_differences,
 )
-from records import END, NATIVE, Results  # noqa: E402
+from records import NATIVE, Results, end_of  # noqa: E402
 
 from harness import PoolServer, device_name, native_environment  # noqa: E402
 
@@ -95,7 +97,7 @@ class Run:
     def _suite(self, name: str) -> Suite:
         told = self.told[name]
         settings = {**told.get("settings", {}), "site": str(self.given.packages / "site")}
-        if self.soft:
+        if self.soft and not self.given.all:
             settings.update(self.told["soft"][name])
         suite = Suite(name, told["module"], "", told["limit"], settings)
         for suite.package in told["packages"]:
@@ -172,6 +174,7 @@ class Run:
             limit=suite.limit,
             start_limit=START_LIMIT,
             only=only,
+            part=self.given.part,
         )
         began = time.monotonic()
         crew.run(task, groups)
@@ -182,7 +185,8 @@ class Run:
     ) -> tuple[dict[str, frozenset[str]], list[str]]:
         """What counts through the pool: what passed natively, of groups that are through there."""
         passed = passed_natively(self.results, suite.name, self.native_on(suite))
-        through = [group for group in groups if END in passed.get(group, {})]
+        end = end_of(self.given.part)
+        through = [group for group in groups if end in passed.get(group, {})]
         return {group: frozenset(passed[group]) for group in through}, through
 
     def _in_shard(self, group: str) -> bool:
@@ -248,6 +252,8 @@ def main() -> int:
     parser.add_argument("--suites", nargs="+", default=[])
     parser.add_argument("--ways", nargs="+", choices=WAYS)
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N")
+    parser.add_argument("--part", type=shard, default=(1, 1), metavar="I/N")
+    parser.add_argument("--all", action="store_true", help="more than the soft GPU carries")
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) * 3 // 4))
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))

@@ -15,6 +15,7 @@ import os
 import site
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,15 +39,20 @@ class Order:
     #: None: all of them.
     only: frozenset[str] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    #: Of so many parts of a group, which.
+    part: tuple[int, int] = (1, 1)
 
     @classmethod
     def read(cls, path: Path) -> Order:
         told = json.loads(path.read_text(encoding="utf-8"))
         only = None if told["only"] is None else frozenset(told["only"])
-        return cls(frozenset(told["skip"]), only, told["settings"])
+        return cls(frozenset(told["skip"]), only, told["settings"], tuple(told["part"]))
 
     def wants(self, test: str) -> bool:
-        return test not in self.skip and (self.only is None or test in self.only)
+        if test in self.skip or (self.only is not None and test not in self.only):
+            return False
+        number, count = self.part
+        return zlib.crc32(test.encode()) % count == number - 1
 
 
 class Teller:

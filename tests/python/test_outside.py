@@ -18,6 +18,7 @@ sys.path.insert(0, str(OUTSIDE))
 from crew import Crew, Task  # noqa: E402
 from judging import Difference, judge, judge_soft  # noqa: E402
 from records import END, NATIVE, Record, Results, parse  # noqa: E402
+from telling import Order  # noqa: E402
 
 #: A suite of one group, whose tests do what they are called.
 SUITE = """
@@ -39,6 +40,13 @@ def run(group, order, teller):
         if order.wants(name):
             run_one(teller, name, body, lambda: not order.settings.get("sick"))
 """
+
+
+def test_parts_of_a_group_are_all_of_it() -> None:
+    names = [f"test_{number}" for number in range(100)]
+    parts = [[n for n in names if Order(part=(i, 3)).wants(n)] for i in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == sorted(names)
+    assert all(20 < len(part) < 50 for part in parts)
 
 
 @pytest.fixture
