@@ -54,6 +54,7 @@ static void attributes_parse(struct sg_parser *p, struct shape *s)
 static struct shape shape_parse(struct sg_parser *p)
 {
     struct shape s = {SG_T_NONE, 0, 1, SG_G_PLAIN, false};
+    uint32_t pointee, *align = &s.align; /* behind .ptr it is that of what is pointed to */
     while (p->token.kind == SG_K_DOT) {
         enum sg_type type = sg_type_of(&p->token);
         if (type != SG_T_NONE) {
@@ -63,7 +64,7 @@ static struct shape shape_parse(struct sg_parser *p)
             s.kind = reference_at(p);
         } else if (sg_at_dot(p, ".align")) {
             sg_advance(p);
-            s.align = (uint32_t)sg_expect_count(p, 1u << 16, ".align");
+            *align = (uint32_t)sg_expect_count(p, 1u << 16, ".align");
             continue;
         } else if (sg_at_dot(p, ".attribute")) {
             sg_advance(p);
@@ -71,7 +72,9 @@ static struct shape shape_parse(struct sg_parser *p)
             continue;
         } else if (sg_at_dot(p, ".v2") || sg_at_dot(p, ".v4")) {
             s.vector = p->token.text[2] - '0';
-        } else if (!sg_at_dot(p, ".ptr") && !sg_at_dot(p, ".global") && !sg_at_dot(p, ".const") &&
+        } else if (sg_at_dot(p, ".ptr")) {
+            align = &pointee;
+        } else if (!sg_at_dot(p, ".global") && !sg_at_dot(p, ".const") &&
                    !sg_at_dot(p, ".local") && !sg_at_dot(p, ".shared")) {
             sg_fail(p, p->token.line, "'%.*s' is no type", (int)p->token.size, p->token.text);
         }

@@ -131,6 +131,10 @@ static void fat_binaries(void)
     OK(cuModuleLoadFatBinary(&module, &wrapper));
     OK(cuModuleGetFunction(&function, module, "vadd"));
     OK(cuModuleUnload(module));
+    sm = 120; /* of a later GPU, and there is nothing else */
+    memcpy(image + 44, &sm, 4);
+    OK(cuModuleLoadData(&module, image));
+    OK(cuModuleUnload(module));
     kind = 2;
     memcpy(image + 16, &kind, 2);
     EXPECT(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&module, &wrapper));
@@ -146,6 +150,37 @@ static void fat_binaries(void)
            cuModuleLoadDataEx(&module, "not PTX at all", 2, options, values));
     CHECK(log[0] && strlen(log) == (size_t)values[1]);
     EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "no such file"));
+}
+
+/* What .align says behind .ptr is of what is pointed to. */
+static void aligned_pointers(void)
+{
+    static const char ptx[] =
+        ".version 8.0\n.target sm_80\n.address_size 64\n"
+        ".visible .entry aligned(.param .u8 byte, .param .u64 .ptr .global .align 1 out,\n"
+        "  .param .align 2 .b8 two[2], .param .u64 .ptr .align 4 last)\n{\n"
+        "  .reg .b32 %r;\n  .reg .b64 %d<3>;\n  ld.param.u64 %d1, [out];\n"
+        "  ld.param.u8 %r, [byte];\n  st.global.u32 [%d1], %r;\n  ret;\n}\n";
+    const size_t expected[][2] = {{0, 1}, {8, 8}, {16, 2}, {24, 8}};
+    size_t offset, size;
+    uint8_t byte = 77, two[2] = {0};
+    uint32_t said = 0;
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr out;
+    OK(cuMemAlloc(&out, sizeof(said)));
+    void *parameters[] = {&byte, &out, &two, &out};
+    OK(cuModuleLoadData(&module, ptx));
+    OK(cuModuleGetFunction(&function, module, "aligned"));
+    for (size_t i = 0; i < 4; i++) {
+        OK(cuFuncGetParamInfo(function, i, &offset, &size));
+        CHECK(offset == expected[i][0] && size == expected[i][1]);
+    }
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    OK(cuMemcpyDtoH(&said, out, sizeof(said)));
+    CHECK(said == 77);
+    OK(cuModuleUnload(module));
+    OK(cuMemFree(out));
 }
 
 /* What cooperative groups of several warps keep beside the program's own shared memory. */
@@ -412,6 +447,7 @@ int main(void)
     libraries();
     fat_binaries();
     linking();
+    aligned_pointers();
     reserved_shared();
     graphs(inc);
     gone_under_a_graph(false);
