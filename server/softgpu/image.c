@@ -50,16 +50,28 @@ static uint64_t u64(const unsigned char *p)
     return value;
 }
 
-/* Looks through the files of a fat binary for the newest PTX that we can run.
+/* The newest PTX that is meant for GPUs like this; else the oldest of what is meant for later ones.
+ * A driver refuses that. Here it is all that can run, because machine code cannot, and what a
+ * program that ignores the error computes would be wrong: it says by name what is not known. */
+static bool is_better(uint32_t sm, const struct file *found)
+{
+    if (!found->payload)
+        return true;
+    if (sm <= NEWEST_SM)
+        return found->sm > NEWEST_SM || sm > found->sm;
+    return sm < found->sm;
+}
+
+/* Looks through the files of a fat binary for the PTX to run.
  * *found stays as it is when there is none; false: the layout makes no sense. */
-static bool newest_ptx(const unsigned char *bytes, uint64_t size, struct file *found)
+static bool best_ptx(const unsigned char *bytes, uint64_t size, struct file *found)
 {
     while (size >= 64) {
         uint64_t header = u32(bytes + 4), payload = u64(bytes + 8);
         if (header < 64 || header > size || payload > size - header)
             return false;
         uint32_t sm = u32(bytes + 28);
-        if (u16(bytes) == KIND_PTX && sm <= NEWEST_SM && (!found->payload || sm > found->sm))
+        if (u16(bytes) == KIND_PTX && is_better(sm, found))
             *found = (struct file){.payload = bytes + header,
                                    .payload_size = payload,
                                    .compressed = u32(bytes + 16),
@@ -110,13 +122,12 @@ static CUresult from_header(const unsigned char *bytes, size_t size, char **ptx,
     uint64_t header = u16(bytes + 6), follows = u64(bytes + 8);
     if (header < 16 || header > size || follows > size - header)
         return CUDA_ERROR_INVALID_IMAGE;
-    if (!newest_ptx(bytes + header, follows, &found))
+    if (!best_ptx(bytes + header, follows, &found))
         return CUDA_ERROR_INVALID_IMAGE;
     if (!found.payload) {
         snprintf(log, log_size,
-                 "the image has no PTX for sm_%u or older: compile with PTX, as in"
-                 " -gencode arch=compute_75,code=compute_75",
-                 NEWEST_SM);
+                 "the image has no PTX, which the soft GPU needs: compile with it, as in"
+                 " -gencode arch=compute_75,code=compute_75");
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     return expand(&found, ptx, length);

@@ -1,10 +1,9 @@
 """CuPy programs, each compared with NumPy: `cupy_programs.py NAME...` or `all`.
 
-On the soft GPU CuPy must compile to PTX (CUPY_COMPILE_WITH_PTX=1) and reduce with kernels that it
-compiles (CUPY_ACCELERATORS= , since its CUB is machine code); what needs one of NVIDIA's
-closed libraries (cuBLAS, cuFFT, cuSOLVER, cuRAND, whose kernels come as machine code only) is in
-CLOSED, for a real GPU. The sort needs none: it is compiled into CuPy, but as machine code too,
-so it is in CLOSED as well.
+On the soft GPU CuPy must compile to PTX (CUPY_COMPILE_WITH_PTX=1). Its CUB and Thrust, which sort
+and reduce, bring PTX for later GPUs, which the soft GPU takes where there is none for it. What
+needs one of NVIDIA's closed libraries (cuBLAS, cuFFT, cuSOLVER, cuRAND, whose kernels come as
+machine code only) is in CLOSED, for a real GPU.
 """
 
 from __future__ import annotations
@@ -291,7 +290,7 @@ def device_properties() -> None:
     assert cp.cuda.runtime.driverGetVersion() >= 12000
 
 
-@closed
+@program
 def sorting() -> None:
     x = numbers(1000)
     same(cp.sort(cp.asarray(x)), np.sort(x))

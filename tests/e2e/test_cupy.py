@@ -40,6 +40,7 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class CuPy:
     """One CuPy: the interpreter that has it, and its environment."""
 
+    version: str
     python: str
     env: dict[str, str]
 
@@ -70,25 +71,25 @@ def cupy(request: pytest.FixtureRequest, kernel_cache: Path) -> CuPy:
     python, path = find_cupy(request.param)
     env = {
         "CUPY_COMPILE_WITH_PTX": "1",
-        # CuPy's copy of CUB is machine code; without it reductions are compiled like the rest.
-        "CUPY_ACCELERATORS": "",
         "CUPY_CACHE_DIR": str(kernel_cache / request.param),
         "PYTHONPATH": path,
     }
-    return CuPy(python, env)
+    return CuPy(request.param, python, env)
 
 
 @pytest.mark.parametrize("name", programs())
 def test_cupy(name: str, server: PoolServer, cupy: CuPy) -> None:
+    if name == "sorting" and cupy.version == "12":
+        pytest.skip("Thrust's image has 70 MB: that of CUDA 13 is enough")
     result = server.run(cupy.command(name), "shm", PATIENCE, **cupy.env)
     assert result.returncode == 0, result.explain()
     assert result.stdout.splitlines()[-1] == f"PASS {name}", result.explain()
 
 
 def test_machine_code_alone_is_told(server: PoolServer, cupy: CuPy) -> None:
-    """CuPy looks at no error of its CUB, and goes on with sums that nobody has made."""
-    env = {**cupy.env, "CUPY_ACCELERATORS": "cub"}
-    result = server.run(cupy.command("reductions"), "shm", PATIENCE, **env)
+    """What NVRTC makes unless it is told otherwise; not every program looks at the error."""
+    env = {**cupy.env, "CUPY_COMPILE_WITH_PTX": "0"}
+    result = server.run(cupy.command("elementwise"), "shm", PATIENCE, **env)
     assert result.returncode != 0, result.explain()
     (line,) = result.own_lines()
     assert "CUDA_ERROR_NO_BINARY_FOR_GPU" in line, result.explain()
