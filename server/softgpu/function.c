@@ -24,6 +24,9 @@ CUresult sg_function_attribute(int *value, CUfunction_attribute attribute,
     case A(SHARED_SIZE_BYTES):
         *value = (int)info->static_shared_bytes;
         return CUDA_SUCCESS;
+    case A(CONST_SIZE_BYTES):
+        *value = (int)info->constant_bytes;
+        return CUDA_SUCCESS;
     case A(LOCAL_SIZE_BYTES):
         *value = (int)info->local_bytes;
         return CUDA_SUCCESS;

@@ -43,6 +43,7 @@ struct sg_function_info {
     const struct sg_parameter *parameters;
     uint32_t parameter_bytes; /* of the packed buffer */
     uint32_t static_shared_bytes;
+    uint32_t constant_bytes; /* of the module: a card keeps them together, for all its kernels */
     uint32_t local_bytes;    /* per thread, the entry's own frame */
     uint32_t register_count; /* an estimate, 1..255: virtual registers have no hardware count */
     uint32_t ptx_target;     /* of the module: 75 for sm_75 */

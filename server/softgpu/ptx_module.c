@@ -62,9 +62,22 @@ static void shared_place(struct sg_parser *p, struct sg_function *entry, bool *s
             entry->shared_offset[i] = (uint32_t)at;
 }
 
+/* What the module's variables in constant memory take, behind each other. */
+static uint32_t constant_bytes(const struct sg_module *m)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < m->global_count; i++) {
+        const struct sg_global *v = &m->globals[i]->global;
+        if (v->constant && at <= INT32_MAX)
+            at = (at + v->align - 1) / v->align * v->align + v->size;
+    }
+    return at < INT32_MAX ? (uint32_t)at : INT32_MAX;
+}
+
 void sg_module_finish(struct sg_parser *p)
 {
     struct sg_module *m = p->module;
+    uint32_t constant = constant_bytes(m);
     bool *seen = sg_take_scratch(p, m->function_count + 1);
     for (uint32_t i = 0; i < m->entry_count; i++) {
         struct sg_function *entry = m->functions[m->entries[i]->index];
@@ -75,6 +88,7 @@ void sg_module_finish(struct sg_parser *p)
         memset(seen, 0, m->function_count);
         reach(m, entry->index, seen);
         shared_place(p, entry, seen);
+        entry->info.constant_bytes = constant;
     }
 }
 

@@ -183,6 +183,42 @@ static void aligned_pointers(void)
     OK(cuMemFree(out));
 }
 
+static void attributes(void)
+{
+    static const char ptx[] =
+        ".version 8.0\n.target sm_80\n.address_size 64\n"
+        ".const .align 2 .b8 word[2];\n.const .align 16 .b8 many[20];\n"
+        ".global .align 4 .u32 elsewhere;\n"
+        ".visible .entry plain()\n{\n  ret;\n}\n"
+        ".visible .entry told()\n.maxntid 96, 1, 1\n{\n"
+        "  .local .align 8 .b8 frame[24];\n  .shared .align 4 .b8 shared[40];\n"
+        "  .reg .b32 %r;\n  mov.u32 %r, shared;\n  st.shared.u32 [%r], 1;\n  ret;\n}\n";
+    const struct {
+        const char *function;
+        CUfunction_attribute attribute;
+        int value;
+    } expected[] = {
+        {"plain", CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, 36},
+        {"plain", CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, 0},
+        {"plain", CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+        {"told", CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, 36},
+        {"told", CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, 24},
+        {"told", CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 40},
+        {"told", CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 96},
+        {"told", CU_FUNC_ATTRIBUTE_PTX_VERSION, 80},
+    };
+    CUmodule module;
+    CUfunction function;
+    OK(cuModuleLoadData(&module, ptx));
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        int value = -1;
+        OK(cuModuleGetFunction(&function, module, expected[i].function));
+        OK(cuFuncGetAttribute(&value, expected[i].attribute, function));
+        CHECK(value == expected[i].value);
+    }
+    OK(cuModuleUnload(module));
+}
+
 /* What cooperative groups of several warps keep beside the program's own shared memory. */
 static void reserved_shared(void)
 {
@@ -448,6 +484,7 @@ int main(void)
     fat_binaries();
     linking();
     aligned_pointers();
+    attributes();
     reserved_shared();
     graphs(inc);
     gone_under_a_graph(false);
