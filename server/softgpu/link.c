@@ -3,8 +3,8 @@
  * of version, target and address size; later ones lose theirs. What .extern declares in one is
  * found in another, and of weak definitions (templates) the first stays. Nothing is renamed: two
  * inputs that both define a function that is not weak are for the PTX parser to refuse. Nothing is
- * taken from libraries: of libcudadevrt we have what there is (exec_children.c), and what else is
- * missing is told at the end.
+ * taken from libraries: of libcudadevrt we have what there is (exec_children.c, link_grid.c), and
+ * what else is missing is told at the end.
  */
 #include "softgpu.h"
 
@@ -71,21 +71,30 @@ static CUresult check(const char *ptx, size_t length, bool whole, char *log, siz
     return missing ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
-static CUresult add(CUlinkState state, char *ptx, size_t length)
+static CUresult add(CUlinkState state, const char *ptx, size_t length)
 {
     if (length > LINK_MAX - state->size - 2)
         return CUDA_ERROR_OUT_OF_MEMORY;
     char *text = realloc(state->text, state->size + length + 2);
     if (!text)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (state->size)
-        blank_headers(ptx);
     memcpy(text + state->size, ptx, length);
-    state->size += length;
-    text[state->size++] = '\n';
-    text[state->size] = 0;
+    text[state->size + length] = '\n';
+    text[state->size + length + 1] = 0;
+    if (state->size)
+        blank_headers(text + state->size);
+    state->size += length + 1;
     state->text = text;
     return CUDA_SUCCESS;
+}
+
+/* Adds what the inputs want of a library of ours, and looks at the whole. */
+static CUresult link_all(CUlinkState state, char *log, size_t log_size)
+{
+    const char *library = sg_link_library(state->text);
+    if (library)
+        SG_TRY(add(state, library, strlen(library)));
+    return check(state->text, state->size, true, log, log_size);
 }
 
 CUresult sg_link_fatbins(const void *const *fatbins, char **ptx, size_t *length, char *log,
@@ -107,7 +116,7 @@ CUresult sg_link_fatbins(const void *const *fatbins, char **ptx, size_t *length,
         return CUDA_ERROR_NO_BINARY_FOR_GPU; /* the log has why */
     log[0] = 0;
     if (result == CUDA_SUCCESS)
-        result = check(state.text, state.size, true, log, log_size);
+        result = link_all(&state, log, log_size);
     if (result != CUDA_SUCCESS) {
         free(state.text);
         return result;
@@ -188,7 +197,7 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!cubinOut || !state->text)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = check(state->text, state->size, true, log, sizeof(log));
+    CUresult result = link_all(state, log, sizeof(log));
     sg_jit_report(&state->log, log);
     if (result != CUDA_SUCCESS) {
         sg_complain("cannot link: %s", log);

@@ -431,6 +431,8 @@ CUresult sg_image_read(const char *path, char **bytes, size_t *size);
  * machine code alone are left out; what they define is missing then, by its name. */
 CUresult sg_link_fatbins(const void *const *fatbins, char **ptx, size_t *length, char *log,
                          size_t log_size);
+/* The part of libcudadevrt, as PTX, that `text` asks for; NULL: none. */
+const char *sg_link_library(const char *text);
 
 struct CUfunc_st {
     CUmodule module;

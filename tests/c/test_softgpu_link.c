@@ -134,11 +134,56 @@ static void linking_missing(void)
     }
 }
 
+/* Each block writes, waits for the grid, and reads what the block behind it has written. */
+static void grid_of_library(void)
+{
+    static char text[] = HEAD
+        ".extern .func (.param .b64 r) cudaCGGetIntrinsicHandle(.param .b32 scope);\n"
+        ".extern .func (.param .b32 r) cudaCGSynchronize(.param .b64 h, .param .b32 flags);\n"
+        ".visible .entry ring(.param .u64 out)\n{\n"
+        "  .reg .b32 %r<8>;\n  .reg .b64 %d<4>;\n  ld.param.u64 %d1, [out];\n"
+        "  mov.u32 %r1, %ctaid.x;\n  mov.u32 %r2, %nctaid.x;\n  add.u32 %r3, %r1, 1;\n"
+        "  mad.wide.u32 %d2, %r1, 4, %d1;\n  st.global.u32 [%d2], %r3;\n"
+        "  {\n  .param .b32 scope;\n  .param .b64 handle;\n  st.param.b32 [scope], 1;\n"
+        "  call (handle), cudaCGGetIntrinsicHandle, (scope);\n  ld.param.b64 %d3, [handle];\n  }\n"
+        "  {\n  .param .b64 h;\n  .param .b32 flags;\n  .param .b32 status;\n"
+        "  st.param.b64 [h], %d3;\n  st.param.b32 [flags], 0;\n"
+        "  call (status), cudaCGSynchronize, (h, flags);\n  ld.param.b32 %r4, [status];\n  }\n"
+        "  rem.u32 %r5, %r3, %r2;\n  mad.wide.u32 %d3, %r5, 4, %d1;\n"
+        "  ld.volatile.global.u32 %r6, [%d3];\n  mad.lo.u32 %r6, %r4, 1000, %r6;\n"
+        "  st.global.u32 [%d2+32], %r6;\n  ret;\n}\n";
+    unsigned said[16];
+    CUlinkState state;
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr out;
+    void *image, *parameters[] = {&out};
+    size_t size;
+    OK(cuMemAlloc(&out, sizeof(said)));
+    EXPECT(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&module, text)); /* nobody linked it */
+    OK(cuLinkCreate(0, NULL, NULL, &state));
+    OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, text, sizeof(text), "ring", 0, NULL, NULL));
+    OK(cuLinkComplete(state, &image, &size));
+    OK(cuModuleLoadData(&module, image));
+    OK(cuLinkDestroy(state));
+    OK(cuModuleGetFunction(&function, module, "ring"));
+    OK(cuLaunchCooperativeKernel(function, 8, 1, 1, 32, 1, 1, 0, NULL, parameters));
+    OK(cuMemcpyDtoH(said, out, sizeof(said)));
+    for (unsigned i = 0; i < 8; i++)
+        CHECK(said[8 + i] == (i + 1) % 8 + 1);
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL)); /* not cooperative */
+    OK(cuMemcpyDtoH(said, out, sizeof(said)));
+    CHECK(said[8] == 1001);
+    OK(cuModuleUnload(module));
+    OK(cuMemFree(out));
+}
+
 int main(void)
 {
     softgpu_begin();
     linking_weak();
     linking_missing();
+    grid_of_library();
     managed_far_from_all();
     declared_again();
     return 0;

@@ -86,7 +86,7 @@ class Run:
     def suites(self) -> list[Suite]:
         """Those that were asked for, and whose package is here."""
         names = [name for name in self.told if name != "soft"]
-        if self.soft:
+        if self.soft and not self.given.all:
             names = [name for name in names if name in self.told["soft"]]
         found = [self._suite(name) for name in names if name in (self.given.suites or names)]
         for suite in found:
