@@ -1,6 +1,6 @@
 """Ask what is known against the packages of constraints.txt; exit code 1 if anything is.
 
-What could not be asked about is no clean result: it is counted, named, and exit code 1, too.
+What could not be asked about is no clean result: it is counted, named, and exit code 3.
 
 Asking needs https://pypi.org: a mirror of its files has no advisories. Where it is not in reach,
 ``--record FILE`` on another machine, with the same constraints.txt, and ``--recorded FILE`` here:
@@ -20,6 +20,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: Exit codes; 2 is argparse's, of arguments that are wrong.
+FOUND, UNASKED = 1, 3
+
 #: Of so many packages that could not be asked about the names are said.
 MOST_NAMED = 5
 
@@ -29,9 +32,17 @@ def ask(constraints: Path) -> str:
     command = [sys.executable, "-m", "pip_audit", "--disable-pip", "--require-hashes"]
     command += ["--requirement", str(constraints), "--format", "json", "--progress-spinner", "off"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not done.stdout.strip():
-        sys.exit(f"advisories: pip-audit says nothing: {done.stderr.strip()[-500:]}")
+    try:
+        json.loads(done.stdout)["dependencies"]
+    except (ValueError, KeyError, TypeError):  # it reached nobody, or is not installed
+        last = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        print(f"advisories: nothing was asked; pip-audit says: {last[:500]}", file=sys.stderr)
+        sys.exit(UNASKED)
     return done.stdout
+
+
+def count(packages: int) -> str:
+    return f"{packages} package" + ("" if packages == 1 else "s")
 
 
 def judge(said: str) -> tuple[list[str], int]:
@@ -44,17 +55,15 @@ def judge(said: str) -> tuple[list[str], int]:
         for found in package.get("vulns", ())
     ]
     unasked = [str(package["name"]) for package in packages if "skip_reason" in package]
-    lines = [
-        *known,
-        f"{len(packages) - len(unasked)} packages were asked about, {len(known)} found",
-    ]
+    asked = len(packages) - len(unasked)
+    lines = [*known, f"{count(asked)} asked about, {len(known)} found"] if asked else []
     if unasked or not packages:
-        names = ", ".join(unasked[:MOST_NAMED])
+        names = ", ".join([*unasked[:MOST_NAMED], *["…"][: len(unasked) > MOST_NAMED]])
         lines.append(
-            f"advisories: {len(unasked)} packages could not be asked about ({names}, …):"
+            f"advisories: {count(len(unasked))} not asked about ({names}):"
             " https://pypi.org must be in reach, as a mirror of its files knows no advisories"
         )
-    return lines, int(bool(known or unasked or not packages))
+    return lines, FOUND if known else 0 if asked and not unasked else UNASKED
 
 
 _PINNED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ def judged(advisories: Any, *packages: dict[str, Any]) -> tuple[str, int]:
 
 def test_nothing_known_is_clean(advisories: Any) -> None:
     text, code = judged(advisories, package("a"), package("b"))
-    assert (text, code) == ("2 packages were asked about, 0 found", 0)
+    assert (text, code) == ("2 packages asked about, 0 found", 0)
 
 
 def test_what_is_known_is_named(advisories: Any) -> None:
@@ -44,9 +47,28 @@ def test_what_is_known_is_named(advisories: Any) -> None:
 def test_what_was_not_asked_about_is_not_clean(advisories: Any) -> None:
     skipped = {"name": "b", "skip_reason": "Dependency not found on PyPI"}
     text, code = judged(advisories, package("a"), skipped)
-    assert code == 1 and "1 packages were asked about" in text
-    assert "1 packages could not be asked about (b, …)" in text
-    assert judged(advisories)[1] == 1  # nothing at all was asked
+    assert code == 3 and "1 package asked about, 0 found" in text
+    assert "1 package not asked about (b): https://pypi.org must be in reach" in text
+    assert judged(advisories, package("a", "PYSEC-1"), skipped)[1] == 1  # what is found is more
+
+
+def test_nobody_who_was_asked_is_not_clean(advisories: Any) -> None:
+    """As behind a mirror. No line says that nothing was found."""
+    text, code = judged(advisories, *({"name": n, "skip_reason": "not found"} for n in "abcdef"))
+    assert code == 3
+    assert text.startswith("advisories: 6 packages not asked about (a, b, c, d, e, …): ")
+    assert judged(advisories)[1] == 3
+
+
+@pytest.mark.parametrize("said", ["", "no JSON", "[]", "{}"])
+def test_a_service_that_is_not_reached_is_not_clean(said: str, tmp_path: Path) -> None:
+    fake = f"import sys; print({said!r}); sys.exit('Connection refused')"
+    (tmp_path / "pip_audit.py").write_text(fake)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(PATH)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and not done.stdout
+    assert done.stderr == ("advisories: nothing was asked; pip-audit says: Connection refused\n")
 
 
 CONSTRAINTS = """\
@@ -63,9 +85,9 @@ def test_a_record_answers_where_nobody_can_be_asked(advisories: Any) -> None:
     when, answer = advisories.recorded(record, CONSTRAINTS)
     lines, code = advisories.judge(answer)
     assert (when, code) == ("2026-11-23T05:00:00Z", 1)
-    assert lines == ["b-c 1.0: PYSEC-1 (mended in 2.0)", "2 packages were asked about, 1 found"]
+    assert lines == ["b-c 1.0: PYSEC-1 (mended in 2.0)", "2 packages asked about, 1 found"]
     _, answer = advisories.recorded(record, CONSTRAINTS.replace("a==1.0", "a==1.1"))
-    assert "1 packages could not be asked about (a, …)" in advisories.judge(answer)[0][-1]
+    assert "1 package not asked about (a)" in advisories.judge(answer)[0][-1]
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}", '{"asked": 1, "said": {"dependencies": [1]}}'])
