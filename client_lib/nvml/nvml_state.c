@@ -18,7 +18,7 @@
 #include "request.h"
 #include "servers.h"
 
-#define OPEN_TIMEOUT_MS 10000
+#define OPEN_TIMEOUT_MS 30000
 #define RENEW_TIMEOUT_MS 3000
 #define FRESH_NS INT64_C(100000000)
 /* After a question in vain: nobody waits for a server that is gone at every call. */

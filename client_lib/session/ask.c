@@ -17,6 +17,8 @@
 /* Pauses between questions to a server that is busy: they double. */
 #define FIRST_PAUSE_MS 50
 #define LONGEST_PAUSE_MS 1000
+/* And how long it is asked: who says that it is busy is not one that stands still. */
+#define BUSY_MS 10000
 
 /* Not now, but soon: the only refusal that asking again mends. */
 static bool says_busy(const char *answer, size_t size)
@@ -53,16 +55,18 @@ static int ask_patiently(const struct gp_transport *t, const char *server,
                          struct gp_error *err)
 {
     int64_t deadline = gp_deadline_us((int64_t)timeout_ms * 1000);
+    int busy_ms = timeout_ms < BUSY_MS ? timeout_ms : BUSY_MS;
+    int64_t again_until = gp_deadline_us((int64_t)busy_ms * 1000);
     bool busy = false;
     for (int pause = FIRST_PAUSE_MS;; pause = longer(pause)) {
         size_t size = GPC_ANSWER_MAX - 1;
-        int left = gp_deadline_left_ms(deadline, timeout_ms);
+        int left = gp_deadline_left_ms(busy ? again_until : deadline, timeout_ms);
         int rc = t->ask(server, question->iov_base, question->iov_len, answer, &size, left, err);
         if (rc != 0)
             return busy && rc == -ETIMEDOUT ? 0 : rc;
         *got = size;
         busy = says_busy(answer, size);
-        if (!busy || gp_deadline_left_ms(deadline, timeout_ms) <= pause)
+        if (!busy || gp_deadline_left_ms(again_until, busy_ms) <= pause)
             return 0;
         rest(pause);
     }

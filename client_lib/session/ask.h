@@ -11,7 +11,7 @@
 #define GPC_ANSWER_MAX 8192
 
 /* Ask `server` and have its answer in `answer` (GPC_ANSWER_MAX bytes), with a NUL
- * behind it. A server that is busy is asked again until `timeout_ms` are over.
+ * behind it. A server that is busy is asked again until `timeout_ms` are over, or 10 s.
  * Its length; -1 and `why` (a line) if there is none, -2 and `why` if
  * `server` is no address that can be asked. */
 int gpc_ask(const char *server, const char *plugin_dir, const char *question, size_t size,

@@ -25,7 +25,7 @@
 #include "snapshot_check.h"
 #include "visible.h"
 
-#define CONNECT_TIMEOUT_MS 10000
+#define CONNECT_TIMEOUT_MS 30000 /* as the server */
 /* Of CUDA_VISIBLE_DEVICES, for a server: more than any lease has on a host. */
 #define INDICES_MOST 200
 

@@ -106,6 +106,11 @@ int gp_connect_within(int fd, const struct sockaddr *address, socklen_t length, 
     return -error;
 }
 
+int gp_reach_ms(int64_t deadline_ns)
+{
+    return gp_deadline_left_ms(deadline_ns, GP_REACH_MS);
+}
+
 int gp_dial(const char *endpoint, int timeout_ms, int *out)
 {
     struct addrinfo *found = NULL;
@@ -145,6 +150,8 @@ int gp_dial_explain(const char *url, int rc, int timeout_ms, bool accepted, stru
                      strerror(-rc));
         return -EHOSTUNREACH;
     case -ETIMEDOUT:
+        if (!accepted && timeout_ms > GP_REACH_MS)
+            timeout_ms = GP_REACH_MS;
         gp_error_set(err, "%.100s does not answer within %d ms: %s", url, timeout_ms,
                      accepted ? "somebody accepts the connection, but not as a gpupool worker"
                               : "check the address, and that no firewall drops its ports");

@@ -31,6 +31,8 @@ int gp_ports_of(const char *endpoint, struct gp_ports *out);
 int gp_ports_try(const struct gp_ports *ports, int (*listen_at)(void *ctx, uint16_t port),
                  void *ctx);
 
+/* ms until `deadline_ns`, as far as somebody has to take the connection in them. */
+int gp_reach_ms(int64_t deadline_ns);
 /* Connect within the time; the socket does not block. 0 or a negative errno. */
 int gp_connect_within(int fd, const struct sockaddr *address, socklen_t length, int timeout_ms);
 /* A plain connection (it does not block), the caller's to close. -ECONNREFUSED,

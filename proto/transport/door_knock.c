@@ -95,7 +95,7 @@ int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline
     struct sockaddr_storage there = {0};
     socklen_t length = sizeof there;
     int fd = -1;
-    int rc = gp_dial(endpoint, gp_deadline_left_ms(deadline, 1 << 30), &fd);
+    int rc = gp_dial(endpoint, gp_reach_ms(deadline), &fd);
     if (rc)
         return rc;
     rc = door_knock_at(fd, word, NULL, out);

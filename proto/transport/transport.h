@@ -62,6 +62,10 @@ struct gp_share {
     bool same_address;
 };
 
+/* Until somebody takes a connection, over a network. Who has taken it may need longer to say
+ * something: on a busy machine a process may not be run for many seconds. */
+#define GP_REACH_MS 10000
+
 struct gp_transport {
     uint32_t abi; /* GP_TRANSPORT_ABI */
     const char *name;
@@ -85,10 +89,11 @@ struct gp_transport {
                   struct gp_error *err);
     void (*listener_close)(struct gp_listener *l);
 
-    /* Blocks up to `timeout_ms`. `url` is a listener's, or of who hands connections to one
-     * ("shm:///run/x.sock?door=WORD"). -ECONNREFUSED nobody listens or we may not, -EINVAL no address, -ETIMEDOUT nobody answers, -EPROTO what
-     * answers is no gpupool, -EACCES one side encrypts and the other not, or the key is
-     * wrong, -EHOSTUNREACH. */
+    /* Blocks up to `timeout_ms`, of these at most GP_REACH_MS until somebody takes the connection.
+     * `url` is a listener's, or of who hands connections to one ("shm:///run/x.sock?door=WORD").
+     * -ECONNREFUSED nobody listens or we may not, -EINVAL no address, -ETIMEDOUT nobody answers,
+     * -EPROTO what answers is no gpupool, -EACCES one side encrypts and the other not, or the key
+     * is wrong, -EHOSTUNREACH. */
     int (*connect)(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err);
 
     /* Send one message from a gather list of at most 8 pieces. The bytes are
@@ -133,7 +138,7 @@ struct gp_transport {
     void (*close)(struct gp_channel *ch);
 
     /* One question to a server's front end and its one answer (zmq, and shm at
-     * unix:///PATH; NULL elsewhere). Blocks up to timeout_ms. Errors as connect. The answer is at
+     * unix:///PATH; NULL elsewhere). Blocks, and its errors, as connect. The answer is at
      * most `*answer_size` bytes, which is set to its length. */
     int (*ask)(const char *url, const void *question, size_t question_size, void *answer,
                size_t *answer_size, int timeout_ms, struct gp_error *err);

@@ -11,15 +11,16 @@
 /* Descriptors that a question needs for its life. */
 #define ASK_DESCRIPTORS 9
 
-/* Before a question is asked again. */
+/* Before a question is asked again, for which a handshake may take twice as long. */
 #define ASK_PAUSE_US 50000
+#define ASK_DOUBLINGS 3
 
 /* A question, and how it went so far. */
 struct question {
     const char *url; /* as it is shown: without a key */
     struct link_curve curve;
     int timeout_ms;
-    int64_t deadline, begun; /* ns */
+    int64_t deadline, reach, begun; /* ns; `reach`: until somebody accepts */
     struct link link;
     bool connected; /* somebody accepted, now or before */
     int cut;        /* how often it broke off behind the handshake */
@@ -62,7 +63,7 @@ static int question_fail(const struct question *q, int rc, struct gp_error *err)
             gp_error_set(err,
                          "no gpupool server answers at %.100s within %d ms: check the "
                          "address, and that no firewall drops the port",
-                         url, q->timeout_ms);
+                         url, q->timeout_ms < GP_REACH_MS ? q->timeout_ms : GP_REACH_MS);
         return rc;
     case -EPROTO:
         gp_error_set(err, "what answers at %.100s is not a gpupool server; check the port", url);
@@ -123,7 +124,8 @@ static int answer_wait(struct question *q, void *answer, size_t *answer_size, bo
 {
     struct link *link = &q->link;
     for (;;) {
-        int left = gp_deadline_left_ms(q->deadline, 1000);
+        q->connected |= link->connected;
+        int left = gp_deadline_left_ms(q->connected ? q->deadline : q->reach, 1000);
         zmq_pollitem_t items[] = {
             {.socket = link->socket, .events = ZMQ_POLLIN},
             {.socket = link->monitor, .events = ZMQ_POLLIN},
@@ -144,16 +146,20 @@ static int answer_wait(struct question *q, void *answer, size_t *answer_size, bo
     }
 }
 
-static int ask_open(struct question *q, void *ctx)
+static int ask_open(struct question *q, void *ctx, int doublings)
 {
     struct link *link = &q->link;
     int64_t longest = ANSWER_MAX;
+    int handshake_ms = LINK_HANDSHAKE_MS << doublings;
     *link = (struct link){.peer_fd = -1};
     link->socket = zmq_socket(ctx, ZMQ_DEALER);
     if (!link->socket)
         return link_errno();
     int rc = link_common_options(link->socket, q->url, &q->curve);
     if (rc == 0 && zmq_setsockopt(link->socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) != 0)
+        rc = link_errno();
+    if (rc == 0 &&
+        zmq_setsockopt(link->socket, ZMQ_HANDSHAKE_IVL, &handshake_ms, sizeof handshake_ms) != 0)
         rc = link_errno();
     if (rc == 0 && !(link->monitor = link_monitor_open(ctx, link->socket)))
         rc = link_errno();
@@ -163,17 +169,17 @@ static int ask_open(struct question *q, void *ctx)
 }
 
 static int ask_once(struct question *q, const struct iovec *text, void *answer, size_t *answer_size,
-                    bool again)
+                    int before)
 {
     void *ctx = zmq_ctx_new();
     if (!ctx)
         return link_errno();
     q->begun = gp_clock_ns();
-    int rc = ask_open(q, ctx);
+    int rc = ask_open(q, ctx, before < ASK_DOUBLINGS ? before : ASK_DOUBLINGS);
     if (rc == 0 && zmq_send(q->link.socket, text->iov_base, text->iov_len, ZMQ_DONTWAIT) < 0)
         rc = link_errno();
     if (rc == 0)
-        rc = answer_wait(q, answer, answer_size, again);
+        rc = answer_wait(q, answer, answer_size, before > 0);
     q->connected |= q->link.connected;
     link_close(&q->link, 0);
     link_context_end(ctx);
@@ -206,6 +212,7 @@ int gpz_ask(const char *url, const void *question, size_t question_size, void *a
         .timeout_ms = timeout_ms,
         .deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000),
     };
+    q.reach = gp_deadline_us((int64_t)gp_reach_ms(q.deadline) * 1000);
     struct iovec text = {(void *)(uintptr_t)question, question_size};
     int rc = link_query_parse(url, false, plain, &q.curve, NULL, err);
     if (rc)
@@ -215,7 +222,7 @@ int gpz_ask(const char *url, const void *question, size_t question_size, void *a
     rc = strlen(plain) < LINK_ENDPOINT_MAX ? -EAGAIN : -EINVAL;
     for (int i = 0; rc == -EAGAIN; i++) {
         usleep(i ? ASK_PAUSE_US : 0);
-        rc = ask_once(&q, &text, answer, answer_size, i > 0);
+        rc = ask_once(&q, &text, answer, answer_size, i);
         if (rc == -EAGAIN && gp_deadline_left_ms(q.deadline, 1000) == 0)
             rc = -ETIMEDOUT;
     }

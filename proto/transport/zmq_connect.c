@@ -112,10 +112,12 @@ static int attempt_run(struct attempt *a)
 {
     bool heard[2] = {false, false};
     int rc = attempt_find(a);
+    int64_t reach = gp_deadline_us((int64_t)gp_reach_ms(a->deadline) * 1000);
     if (rc == 0)
         rc = attempt_open(a);
     while (rc == 0) {
-        int left = gp_deadline_left_ms(a->deadline, 200);
+        bool taken = a->up.connected && a->down.connected;
+        int left = gp_deadline_left_ms(taken ? a->deadline : reach, 200);
         link_pair_poll(&a->up, &a->down, left);
         a->connected |= a->up.connected || a->down.connected;
         a->shaken |= a->up.shaken || a->down.shaken;

@@ -21,6 +21,8 @@
 /* What the server says to each question in turn, and the last of it from then on. */
 static const char *const *script;
 static int asked;
+/* How long the last question might have waited. */
+static int patience_ms;
 
 static int say(const char *url, const void *question, size_t question_size, void *answer,
                size_t *answer_size, int timeout_ms, struct gp_error *err)
@@ -30,6 +32,7 @@ static int say(const char *url, const void *question, size_t question_size, void
     const char *text = script[0];
     script += script[1] != NULL;
     asked++;
+    patience_ms = timeout_ms;
     if (!*text) {
         usleep((useconds_t)timeout_ms * 1000);
         gp_error_set(err, "it says nothing");
@@ -103,6 +106,16 @@ static void test_silence_alone_is_none(void **state)
     assert_string_equal(why, "it says nothing");
 }
 
+/* Who says nothing may be given longer than who says that it is busy. */
+static void test_busy_is_not_asked_for_as_long(void **state)
+{
+    (void)state;
+    expect(OK, SERVER_SAYS(OK), 30000);
+    assert_int_equal(patience_ms, 30000);
+    expect(OK, SERVER_SAYS(BUSY, OK), 30000);
+    assert_in_range(patience_ms, 1, 10000);
+}
+
 /* What only looks like it is given to who asked, at once. */
 static void test_what_is_not_busy(void **state)
 {
@@ -128,6 +141,7 @@ int main(void)
         cmocka_unit_test(test_busy_for_good_is_the_answer),
         cmocka_unit_test(test_silence_after_busy_is_busy),
         cmocka_unit_test(test_silence_alone_is_none),
+        cmocka_unit_test(test_busy_is_not_asked_for_as_long),
         cmocka_unit_test(test_what_is_not_busy),
     };
     return cmocka_run_group_tests_name("busy", tests, NULL, NULL);

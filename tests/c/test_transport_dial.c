@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "transport/dial.h"
+#include "transport/support.h"
 
 #define ENOUGH_MS 60000
 #define RINGS 20
@@ -115,6 +116,23 @@ static void test_no_answer_among_signals(void **state)
     full_close(&f);
 }
 
+/* Nobody has to take a connection for as long as who has taken it may be silent. */
+static void test_reaching_is_a_part_of_the_time(void **state)
+{
+    struct gp_error err = {.text = ""};
+    (void)state;
+    assert_int_equal(gp_reach_ms(gp_deadline_us((int64_t)ENOUGH_MS * 1000)), GP_REACH_MS);
+    assert_int_equal(gp_reach_ms(gp_deadline_us(-1)), GP_REACH_MS);
+    assert_in_range(gp_reach_ms(gp_deadline_us(5000000)), 0, 5000);
+    assert_int_equal(gp_reach_ms(gp_deadline_us(0)), 0);
+    gp_dial_explain("tcp://h:1", -ETIMEDOUT, ENOUGH_MS, false, &err);
+    assert_non_null(strstr(err.text, "does not answer within 10000 ms: check the address"));
+    gp_dial_explain("tcp://h:1", -ETIMEDOUT, 300, false, &err);
+    assert_non_null(strstr(err.text, "within 300 ms: check the address"));
+    gp_dial_explain("tcp://h:1", -ETIMEDOUT, ENOUGH_MS, true, &err);
+    assert_non_null(strstr(err.text, "within 60000 ms: somebody accepts the connection"));
+}
+
 /* --- ports ---------------------------------------------------------------- */
 
 static void test_ports_are_read(void **state)
@@ -184,6 +202,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ports_are_read),
         cmocka_unit_test(test_ports_are_tried_once_each),
+        cmocka_unit_test(test_reaching_is_a_part_of_the_time),
         cmocka_unit_test(test_an_answer_among_signals),
         cmocka_unit_test(test_no_answer_among_signals),
     };
