@@ -87,7 +87,7 @@ __attribute__((destructor)) static void at_exit(void)
         return;
     if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
         gpc_activity_flush(true, NULL);
+    __atomic_store_n(&state, STATE_ENDED, __ATOMIC_RELEASE); /* other threads may be at work */
     gpc_sessions_goodbye();
     gpc_stats_write(gpc_sessions_transport());
-    __atomic_store_n(&state, STATE_ENDED, __ATOMIC_RELEASE);
 }

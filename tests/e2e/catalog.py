@@ -148,6 +148,7 @@ DRIVER_PROGRAMS = (
     Program("driver_exit", "driver_exit", driver=True),
     Program("driver_exit_hard", "driver_exit", driver=True, arguments=("_exit",)),
     Program("driver_exit_thread", "driver_exit", driver=True, arguments=("thread",)),
+    Program("driver_exit_busy", "driver_exit", driver=True, arguments=("busy",), ours=True),
 )
 
 

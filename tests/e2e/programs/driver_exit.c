@@ -1,5 +1,7 @@
 /* The process ends in the middle of work, by exit, by _exit, or from a thread, and does not hang.
- *   driver_exit exit|_exit|thread */
+ *   driver_exit exit|_exit|thread
+ *   driver_exit busy    while another thread copies, which is told that CUDA is over */
+#define _GNU_SOURCE /* fopencookie */
 #include "driver.h"
 
 #include <pthread.h>
@@ -25,6 +27,42 @@ static void *leave(void *unused)
 {
     (void)unused;
     exit(finish("driver_exit"));
+}
+
+static pthread_t copying;
+
+static void *copy_until_told(void *unused)
+{
+    static char bytes[1 << 16];
+    CUdeviceptr from;
+    CUresult r = cuCtxSetCurrent(driver_context);
+    (void)unused;
+    if (r == CUDA_SUCCESS)
+        r = cuMemAlloc(&from, sizeof bytes);
+    while (r == CUDA_SUCCESS)
+        r = cuMemcpyDtoH(bytes, from, sizeof bytes);
+    if (r != CUDA_ERROR_DEINITIALIZED) { /* frameworks pass over this one, and over no other */
+        static const char what[] = "FAIL driver_exit: a copy beside exit() did not say that\n";
+        (void)!write(STDOUT_FILENO, what, sizeof what - 1);
+        _exit(1);
+    }
+    return NULL;
+}
+
+/* The last thing of exit(), behind all destructors: what streams still hold is written. */
+static ssize_t wait_for_it(void *unused, const char *bytes, size_t size)
+{
+    (void)unused;
+    (void)bytes;
+    pthread_join(copying, NULL);
+    return (ssize_t)size;
+}
+
+static void leave_busy(void)
+{
+    FILE *last = fopencookie(NULL, "w", (cookie_io_functions_t){.write = wait_for_it});
+    REQUIRE(last && putc('.', last) == '.', "no stream");
+    REQUIRE(pthread_create(&copying, NULL, copy_until_told, NULL) == 0, "no thread");
 }
 
 int main(int argc, char **argv)
@@ -54,5 +92,7 @@ int main(int argc, char **argv)
         REQUIRE(pthread_create(&thread, NULL, leave, NULL) == 0, "no thread");
         pthread_join(thread, NULL);
     }
+    if (strcmp(how, "busy") == 0)
+        leave_busy();
     return finish("driver_exit");
 }
