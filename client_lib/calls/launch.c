@@ -109,16 +109,25 @@ static CUresult pack(const struct gpc_kernel *k, void **parameters, void **extra
     return CUDA_SUCCESS;
 }
 
+static CUresult check(const struct gpc_route *on, struct gpc_kernel *k, const struct gpc_shape *s)
+{
+    CUresult r = gpc_shape_check(s, on->device);
+    return r ? r : check_kernel(k, s, on);
+}
+
+static CUresult pack_checked(const struct gpc_route *on, const struct gpc_kernel *k,
+                             void **parameters, void **extra, unsigned char *to)
+{
+    CUresult r = pack(k, parameters, extra, to);
+    return r || gpc_session_shares(on->session) ? r : gpc_mapped_open_named(to, k->bytes);
+}
+
 CUresult gpc_launch_pack(const struct gpc_route *on, struct gpc_kernel *k,
                          const struct gpc_shape *s, void **parameters, void **extra,
                          unsigned char *to)
 {
-    CUresult r = gpc_shape_check(s, on->device);
-    if (r == CUDA_SUCCESS)
-        r = check_kernel(k, s, on);
-    if (r == CUDA_SUCCESS)
-        r = pack(k, parameters, extra, to);
-    return r || gpc_session_shares(on->session) ? r : gpc_mapped_open_named(to, k->bytes);
+    CUresult r = check(on, k, s);
+    return r ? r : pack_checked(on, k, parameters, extra, to);
 }
 
 /* --- what is launched together -------------------------------------------------------------- */
@@ -202,23 +211,55 @@ static CUresult check_together(CUfunction f, const struct gpc_kernel *k, const s
     return r || !t->cooperative || t->cluster[0] ? r : check_cooperative(f, s, on);
 }
 
-static CUresult launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *s,
-                       CUstream stream, void **parameters, void **extra, uint32_t flags,
-                       const CUlaunchAttribute *attributes, unsigned attribute_count)
+struct launch {
+    const struct gpc_route *on;
+    struct gpc_kernel *k;
+    CUfunction f;
+    const struct gpc_shape *shape;
+    CUstream stream;
+    void **parameters, **extra;
+    uint32_t flags;
+    const CUlaunchAttribute *attributes;
+    unsigned attribute_count;
+};
+
+static CUresult launch_packed(const struct launch *l, unsigned char *packed)
 {
-    unsigned char packed[GP_PARAMETER_BYTES_MAX];
-    struct gpc_kernel *k = gpc_kernel_of(f);
-    if (!k)
-        return CUDA_ERROR_INVALID_HANDLE;
-    CUresult r = gpc_launch_pack(on, k, s, parameters, extra, packed);
+    const struct gpc_shape *s = l->shape;
+    CUresult r = pack_checked(l->on, l->k, l->parameters, l->extra, packed);
     if (r != CUDA_SUCCESS)
         return r;
-    struct together t = together_of(k, on, flags, attributes, attribute_count);
-    if ((r = check_together(f, k, s, on, &t)) != CUDA_SUCCESS)
+    struct together t = together_of(l->k, l->on, l->flags, l->attributes, l->attribute_count);
+    if ((r = check_together(l->f, l->k, s, l->on, &t)) != CUDA_SUCCESS)
         return r;
-    return gpc_wire_gp_launch_on(on, f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
-                                 s->block[1], s->block[2], s->shared, flags, k->bytes,
-                                 attribute_count, packed, attributes);
+    return gpc_wire_gp_launch_on(l->on, l->f, l->stream, s->grid[0], s->grid[1], s->grid[2],
+                                 s->block[0], s->block[1], s->block[2], s->shared, l->flags,
+                                 l->k->bytes, l->attribute_count, packed, l->attributes);
+}
+
+/* What nearly all kernels have: a thread's stack may have no room for the most. */
+#define FEW_PARAMETER_BYTES 1024
+
+static __attribute__((noinline)) CUresult launch_few(const struct launch *l)
+{
+    unsigned char packed[FEW_PARAMETER_BYTES];
+    return launch_packed(l, packed);
+}
+
+static __attribute__((noinline)) CUresult launch_many(const struct launch *l)
+{
+    unsigned char packed[GP_PARAMETER_BYTES_MAX];
+    return launch_packed(l, packed);
+}
+
+static CUresult launch(const struct launch *l)
+{
+    if (!l->k)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult r = check(l->on, l->k, l->shape); /* its parameters are known behind this */
+    if (r != CUDA_SUCCESS)
+        return r;
+    return l->k->bytes <= FEW_PARAMETER_BYTES ? launch_few(l) : launch_many(l);
 }
 
 static const CUlaunchAttribute no_attributes[1];
@@ -226,7 +267,8 @@ static const CUlaunchAttribute no_attributes[1];
 CUresult gpc_launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *shape,
                     CUstream stream, void **parameters, void **extra, uint32_t flags)
 {
-    return launch(on, f, shape, stream, parameters, extra, flags, no_attributes, 0);
+    return launch(&(struct launch){on, gpc_kernel_of(f), f, shape, stream, parameters, extra, flags,
+                                   no_attributes, 0});
 }
 
 /* The values of an attribute that may travel; the worker has the same list and
@@ -265,6 +307,15 @@ GPC_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
     struct gpc_route on;
     if ((r = gpc_enter_stream(&on, GP_OP_cuLaunchKernelEx, config->hStream)) != CUDA_SUCCESS)
         return r;
-    return gpc_leave(launch(&on, f, &s, config->hStream, kernelParams, extra, flags,
-                            config->numAttrs ? config->attrs : no_attributes, config->numAttrs));
+    const struct launch l = {&on,
+                             gpc_kernel_of(f),
+                             f,
+                             &s,
+                             config->hStream,
+                             kernelParams,
+                             extra,
+                             flags,
+                             config->numAttrs ? config->attrs : no_attributes,
+                             config->numAttrs};
+    return gpc_leave(launch(&l));
 }
