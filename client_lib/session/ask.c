@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "cancel.h"
+#include "transport/standard_fds.h"
 #include "transport/support.h"
 #include "transport/transport.h"
 
@@ -61,7 +62,10 @@ static int ask_patiently(const struct gp_transport *t, const char *server,
     for (int pause = FIRST_PAUSE_MS;; pause = longer(pause)) {
         size_t size = GPC_ANSWER_MAX - 1;
         int left = gp_deadline_left_ms(busy ? again_until : deadline, timeout_ms);
+        struct gp_standard_fds standard;
+        gp_standard_fds_hold(&standard);
         int rc = t->ask(server, question->iov_base, question->iov_len, answer, &size, left, err);
+        gp_standard_fds_release(&standard);
         if (rc != 0)
             return busy && rc == -ETIMEDOUT ? 0 : rc;
         *got = size;

@@ -23,6 +23,7 @@
 #include "servers.h"
 #include "sessions.h"
 #include "snapshot_check.h"
+#include "transport/standard_fds.h"
 #include "visible.h"
 
 #define CONNECT_TIMEOUT_MS 30000 /* as the server */
@@ -50,7 +51,11 @@ static bool connect_to(struct gpc_session *s, const char *url, const char *plugi
     s->transport = gp_transport_find(url, plugins, err);
     if (!s->transport)
         return false;
-    return s->transport->connect(url, CONNECT_TIMEOUT_MS, &s->channel, err) == 0;
+    struct gp_standard_fds standard;
+    gp_standard_fds_hold(&standard);
+    int rc = s->transport->connect(url, CONNECT_TIMEOUT_MS, &s->channel, err);
+    gp_standard_fds_release(&standard);
+    return rc == 0;
 }
 
 /* What GPUPOOL_TRANSPORT allows. */

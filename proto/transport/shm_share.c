@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "transport/shm_channel.h"
+#include "transport/standard_fds.h"
 #include "wire/descriptors.h"
 #include "wire/memory_file.h"
 
@@ -27,7 +28,10 @@
 
 int shm_memory_new(const char *name, size_t bytes)
 {
+    struct gp_standard_fds standard;
+    gp_standard_fds_hold(&standard);
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    gp_standard_fds_release(&standard);
     if (fd < 0)
         return -errno;
     int rc = gp_memory_file_size(fd, bytes);

@@ -20,7 +20,8 @@ add_library(gp_transport STATIC
   ${CMAKE_CURRENT_LIST_DIR}/shm_connect.c
   ${CMAKE_CURRENT_LIST_DIR}/shm_listen.c
   ${CMAKE_CURRENT_LIST_DIR}/shm_share.c
-  ${CMAKE_CURRENT_LIST_DIR}/silence.c)
+  ${CMAKE_CURRENT_LIST_DIR}/silence.c
+  ${CMAKE_CURRENT_LIST_DIR}/standard_fds.c)
 target_include_directories(gp_transport PUBLIC ${CMAKE_CURRENT_LIST_DIR}/..)
 target_link_libraries(gp_transport PUBLIC gp_options Threads::Threads ${CMAKE_DL_LIBS})
 

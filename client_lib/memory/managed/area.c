@@ -10,6 +10,7 @@
 #include "call.h"
 #include "memory.h"
 #include "memory_file.h"
+#include "transport/standard_fds.h"
 
 struct gpc_area {
     uint64_t begin, end; /* the window */
@@ -29,7 +30,10 @@ static int open_file(struct gpc_area *a)
 {
     struct stat st;
     size_t size = a->end - a->begin;
+    struct gp_standard_fds standard;
+    gp_standard_fds_hold(&standard);
     a->fd = memfd_create("gpupool-managed", MFD_CLOEXEC);
+    gp_standard_fds_release(&standard);
     if (a->fd < 0)
         return -errno;
     void *alias = MAP_FAILED;
