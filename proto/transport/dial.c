@@ -83,7 +83,11 @@ int gp_endpoint_find(const char *endpoint, bool listening, struct addrinfo **fou
     if (any)
         hints.ai_family = AF_INET;
     const char *port = listening && strpbrk(colon + 1, "*-") ? "0" : colon + 1;
-    return getaddrinfo(any ? NULL : name, port, &hints, found) == 0 ? 0 : -EADDRNOTAVAIL;
+    errno = 0;
+    if (getaddrinfo(any ? NULL : name, port, &hints, found) == 0)
+        return 0;
+    /* glibc says of these that there is no such name */
+    return errno == EMFILE || errno == ENFILE ? -errno : -EADDRNOTAVAIL;
 }
 
 int gp_connect_within(int fd, const struct sockaddr *address, socklen_t length, int timeout_ms)

@@ -46,7 +46,7 @@ find_library(GPUPOOL_ZMQ_LIBRARY zmq)
 if(NOT GPUPOOL_ZMQ_INCLUDE OR NOT GPUPOOL_ZMQ_LIBRARY)
   message(FATAL_ERROR "libzmq is not found; install libzmq3-dev")
 endif()
-gp_add_plugin(zmq connect curve greet keeper link listen ask)
+gp_add_plugin(zmq connect curve greet keeper link listen ask room)
 target_include_directories(gpupool_zmq_parts SYSTEM PRIVATE ${GPUPOOL_ZMQ_INCLUDE})
 target_link_libraries(gpupool_zmq PRIVATE ${GPUPOOL_ZMQ_LIBRARY})
 

@@ -1,15 +1,11 @@
 #include <errno.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "transport/zmq_link.h"
 
 /* A server's answer is a few kB of text; this bounds what a stranger can send. */
 #define ANSWER_MAX ((int64_t)16 << 20)
-
-/* Descriptors that a question needs for its life. */
-#define ASK_DESCRIPTORS 9
 
 /* Before a question is asked again, for which a handshake may take twice as long. */
 #define ASK_PAUSE_US 50000
@@ -31,6 +27,8 @@ static int question_fail(const struct question *q, int rc, struct gp_error *err)
 {
     const char *url = q->url;
     switch (rc) {
+    case LINK_NO_THREAD:
+        return link_no_thread(url, err);
     case -EACCES:
         return link_trouble_explain(q->trouble, "server", url, err);
     case -ECONNREFUSED:
@@ -186,23 +184,6 @@ static int ask_once(struct question *q, const struct iovec *text, void *answer, 
     return rc;
 }
 
-/* Where libzmq lacks a descriptor it ends the process, or waits for its own thread for ever: so
- * there is room for all that a question takes, or it is not asked. */
-static int descriptors_free(void)
-{
-    int taken[ASK_DESCRIPTORS], count = 0, rc = 0;
-    while (count < ASK_DESCRIPTORS && rc == 0) {
-        taken[count] = eventfd(0, EFD_CLOEXEC);
-        if (taken[count] < 0)
-            rc = -errno;
-        else
-            count++;
-    }
-    while (count)
-        close(taken[--count]);
-    return rc;
-}
-
 int gpz_ask(const char *url, const void *question, size_t question_size, void *answer,
             size_t *answer_size, int timeout_ms, struct gp_error *err)
 {
@@ -217,7 +198,7 @@ int gpz_ask(const char *url, const void *question, size_t question_size, void *a
     int rc = link_query_parse(url, false, plain, &q.curve, NULL, err);
     if (rc)
         return rc;
-    if ((rc = descriptors_free()) != 0)
+    if ((rc = link_room()) != 0)
         return question_fail(&q, rc, err);
     rc = strlen(plain) < LINK_ENDPOINT_MAX ? -EAGAIN : -EINVAL;
     for (int i = 0; rc == -EAGAIN; i++) {

@@ -182,6 +182,11 @@ int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out, struct
         rc = link_url_parse(url, false, &endpoints, err);
     if (rc)
         return rc;
+    char plain[2 * LINK_ENDPOINT_MAX];
+    snprintf(plain, sizeof plain, "%.*s", (int)strcspn(url, "?"), url);
+    if ((rc = link_room()) != 0)
+        return rc == LINK_NO_THREAD ? link_no_thread(plain, err)
+                                    : gp_dial_explain(plain, rc, timeout_ms, false, err);
     struct attempt a = {
         .to = &endpoints,
         .door = {.fd = -1},
@@ -202,8 +207,6 @@ int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out, struct
         usleep(DROPPED_PAUSE_US << dropped);
     }
     attempt_leave(&a);
-    char plain[2 * LINK_ENDPOINT_MAX];
-    snprintf(plain, sizeof plain, "%.*s", (int)strcspn(url, "?"), url);
     if (rc == -EACCES)
         return link_trouble_explain(a.trouble, "worker", plain, err);
     return rc ? gp_dial_explain(plain, rc, timeout_ms, a.connected, err) : 0;

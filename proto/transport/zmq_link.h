@@ -7,6 +7,7 @@
  *   zmq_connect.c  connecting
  *   zmq_greet.c    what both do: the greeting
  *   zmq_ask.c      one question to a server
+ *   zmq_room.c     whether libzmq gets what it cannot do without
  *   zmq_link.c     one socket with its monitor; addresses; why a connect failed
  *   zmq_curve.c    what is behind the ? of addresses; what is said when keys do not agree
  *
@@ -23,6 +24,7 @@
 #ifndef GP_ZMQ_LINK_H
 #define GP_ZMQ_LINK_H
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <zmq.h>
 
@@ -132,6 +134,13 @@ void *link_monitor_open(void *ctx, void *socket);
 /* Why does nobody answer at `endpoint`? A plain connection tells: 0 (somebody
  * accepts), -ECONNREFUSED, -EHOSTUNREACH, -ETIMEDOUT, ... */
 int link_probe(const char *endpoint, int timeout_ms);
+
+/* zmq_room.c */
+
+#define LINK_NO_THREAD (-EUSERS)
+/* Whether a context and its sockets can be made: 0, LINK_NO_THREAD, -EMFILE, ... */
+int link_room(void);
+int link_no_thread(const char *url, struct gp_error *err); /* says it; LINK_NO_THREAD */
 
 /* zmq_curve.c */
 

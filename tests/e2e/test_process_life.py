@@ -63,3 +63,21 @@ def test_a_limit_of_the_size_of_files(server: PoolServer, program: str) -> None:
 def test_few_descriptors(server: PoolServer, program: str) -> None:
     """libzmq ended the program where it lacked one, or waited for ever."""
     run(server, program, "", "few-descriptors")
+
+
+def test_few_threads(server: PoolServer, program: str) -> None:
+    """libzmq ended the program where it could not start one."""
+    lines = run(server, program, "", "few-threads").own_lines()
+    assert len(lines) == 1 and "may start no further thread" in lines[0], lines
+
+
+def test_a_small_stack(server: PoolServer, program: str, transport: str) -> None:
+    """A launch had room on it for the most parameters that there can be: 32 KiB."""
+    run(server, program, transport, "small-stack")
+
+
+def test_nobody_has_the_standard_descriptors(
+    server: PoolServer, program: str, transport: str
+) -> None:
+    """A daemon has closed them and prints all the same: that went into the session's connection."""
+    run(server, program, transport, "close-standard")

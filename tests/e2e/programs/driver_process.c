@@ -6,9 +6,13 @@
  *   driver_process cancel              cancel threads that copy, and go on
  *   driver_process close               close all descriptors, use their numbers again, go on
  *   driver_process close-waiting       the same while another thread copies
+ *   driver_process close-standard      close 0 to 2 before anything else, and print
  *   driver_process file-limit          no file may be larger than nothing
  *   driver_process few-descriptors     initialise with room for 1, 2, 3 … more
+ *   driver_process few-threads         initialise where no thread can be started
+ *   driver_process small-stack         launch and copy on the smallest stack that a thread has
  */
+#define _GNU_SOURCE /* pthread_setattr_default_np */
 #include "driver.h"
 
 #include <errno.h>
@@ -177,6 +181,27 @@ static void close_while_waiting(void)
     descriptors_remain();
 }
 
+/* What is printed where nobody listens must not go to the server, or into managed memory. */
+static void close_standard(void)
+{
+    CUdeviceptr managed;
+    int out = fcntl(STDOUT_FILENO, F_DUPFD, 10), taken = 0;
+    REQUIRE(out >= 10, "no descriptor");
+    for (int fd = 0; fd < 3; fd++)
+        close(fd);
+    CUresult r = cuInit(0);
+    for (int fd = 0; fd < 3; fd++)
+        taken += fcntl(fd, F_GETFD) != -1;
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    EXPECT(r == CUDA_SUCCESS, "cuInit: %s", driver_name(r));
+    EXPECT(taken == 0, "%d of the descriptors 0 to 2 are gpupool's", taken);
+    start_copying();
+    CU(copy(1));
+    CU(cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL));
+    EXPECT(fcntl(STDIN_FILENO, F_GETFD) == -1, "managed memory is descriptor 0");
+}
+
 /* --- a limit of files' sizes --- */
 
 /* SIGXFSZ, as it is by default, would end the program. */
@@ -227,6 +252,60 @@ static void few_descriptors(void)
     CU(copy(1));
 }
 
+/* --- threads --- */
+
+static void init_without_threads(void)
+{
+    pthread_attr_t large; /* no address space has room for its stack */
+    alarm(PATIENCE_S);
+    pthread_attr_init(&large);
+    REQUIRE(pthread_attr_setstacksize(&large, (size_t)1 << 48) == 0, "no such stack");
+    REQUIRE(pthread_setattr_default_np(&large) == 0, "no such default");
+    CU_GIVES(CUDA_ERROR_NO_DEVICE, cuInit(0));
+    fflush(stdout);
+    _exit(check_failures != 0);
+}
+
+static void few_threads(void)
+{
+    int status = -1;
+    pid_t child = fork();
+    REQUIRE(child >= 0, "no child");
+    if (child == 0)
+        init_without_threads();
+    REQUIRE(waitpid(child, &status, 0) == child, "the child cannot be waited for");
+    EXPECT(status == 0, "the child ended with status %#x", (unsigned)status);
+}
+
+static CUfunction multiply_add;
+
+static void *launch_and_copy(void *unused)
+{
+    int value = 0, count = 1, factor = 3, term = 4;
+    void *parameters[] = {&device, &count, &factor, &term};
+    (void)unused;
+    CU(cuCtxSetCurrent(driver_context));
+    CU(cuLaunchKernel(multiply_add, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
+    CU(cuMemcpyDtoH(&value, device, sizeof value));
+    EXPECT(value == 7, "the kernel wrote %d", value);
+    return NULL;
+}
+
+static void small_stack(void)
+{
+    pthread_attr_t small;
+    pthread_t thread;
+    CUmodule module;
+    start_copying();
+    CU(cuModuleLoadData(&module, kernels_ptx));
+    multiply_add = driver_function(module, "multiply_add");
+    CU(cuMemsetD32(device, 1, 1));
+    pthread_attr_init(&small);
+    REQUIRE(pthread_attr_setstacksize(&small, 16384) == 0, "no such stack");
+    REQUIRE(pthread_create(&thread, &small, launch_and_copy, NULL) == 0, "no thread");
+    pthread_join(thread, NULL);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -239,6 +318,12 @@ int main(int argc, char **argv)
         close_all();
     else if (strcmp(what, "close-waiting") == 0)
         close_while_waiting();
+    else if (strcmp(what, "close-standard") == 0)
+        close_standard();
+    else if (strcmp(what, "few-threads") == 0)
+        few_threads();
+    else if (strcmp(what, "small-stack") == 0)
+        small_stack();
     else if (strcmp(what, "few-descriptors") == 0)
         few_descriptors();
     else if (strcmp(what, "file-limit") == 0)
