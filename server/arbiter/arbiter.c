@@ -114,6 +114,7 @@ static int seat_take(struct gp_arbiter *a, int member, int page_fd, int bell_fd)
     }
     s->synced = gp_board_now();
     s->page->flags = s->page->result = 0;
+    s->page->collective_most = 0; /* as another arbiter had it */
     if (a->top <= member)
         a->top = member + 1;
     a->entitled = 0; /* slices are told anew */

@@ -25,8 +25,9 @@ struct seat {
     uint64_t synced;  /* ns: when that was looked at */
     uint64_t claimed; /* ns that it says it has worked */
     uint64_t launches, bytes_copied, copied[GP_BOARD_WAYS];
-    uint64_t lease[GP_BOARD_WAYS]; /* ns: until when it may copy without asking */
-    uint32_t flags;                /* as its page has them */
+    uint64_t lease[GP_BOARD_WAYS];        /* ns: until when it may copy without asking */
+    uint32_t flags;                       /* as its page has them */
+    uint64_t collective, collective_most; /* likewise */
 };
 
 struct gp_arbiter {
@@ -56,6 +57,8 @@ void gp_arbiter_wake(uint32_t *word);
 /* Tell all pages what has become of the turn. True: a worker has begun or ended work while
  * it was told, so that the turn has to be looked at again. */
 bool gp_arbiter_publish(struct gp_arbiter *a, uint64_t now);
+/* Tell workers of gangs how far their other ranks have come (collective.c). */
+void gp_arbiter_collectives_tell(struct gp_arbiter *a);
 /* gp_board's `keeps`: what the worker claims at the same moment it keeps. */
 uint64_t gp_arbiter_keeps(struct gp_board *b, int member);
 /* gp_board's `shut`. */

@@ -56,6 +56,7 @@ struct gp_page {
     uint64_t held;                  /* bytes of the GPU's memory that it has */
     uint64_t claims;                /* and with what it is about to take of what it was granted */
     uint64_t most;                  /* it has held since the arbiter looked last, which leaves 0 */
+    uint64_t collective;            /* that it has begun last: GP_PAGE_COLLECTIVE, 0: none */
     /* the arbiter's */
     uint32_t version __attribute__((aligned(128)));
     uint32_t answered; /* the request that `result` is of; a futex */
@@ -69,7 +70,12 @@ struct gp_page {
     uint64_t memory_limit;  /* of its tenant */
     uint32_t members;       /* likewise: its workers */
     uint64_t slice_us;
+    uint64_t collective_most; /* of its own communicator, the latest that a worker of its tenant has
+                                 begun; 0: nothing is said */
 };
+
+/* Which communicator, and which of its collectives, counted by each rank for itself. */
+#define GP_PAGE_COLLECTIVE(communicator, number) ((uint64_t)(communicator) << 32 | (number))
 
 /* A new page and its bell (an eventfd): 0 or a negative errno. */
 int gp_page_make(int *page_fd, int *bell_fd);

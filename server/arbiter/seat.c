@@ -211,6 +211,17 @@ bool gp_seat_contended(struct gp_seat *s)
     return (flags & (GP_PAGE_CONTENDED | GP_PAGE_BESIDE)) == GP_PAGE_CONTENDED;
 }
 
+void gp_seat_collective(struct gp_seat *s, uint32_t communicator, uint32_t number)
+{
+    GP_PAGE_STORE(s->page->collective, GP_PAGE_COLLECTIVE(communicator, number));
+}
+
+bool gp_seat_behind(const struct gp_seat *s)
+{
+    uint64_t mine = s->page->collective, most = GP_PAGE_LOAD(s->page->collective_most);
+    return mine >> 32 == most >> 32 && (int32_t)((uint32_t)most - (uint32_t)mine) > 0;
+}
+
 void gp_seat_idle(struct gp_seat *s, uint64_t idle_ns)
 {
     struct gp_page *p = s->page;

@@ -51,6 +51,11 @@ void gp_seat_started(struct gp_seat *s);
 bool gp_seat_must_yield(struct gp_seat *s);
 /* Whether somebody waits for this worker to end, so that it should submit little ahead. */
 bool gp_seat_contended(struct gp_seat *s);
+/* The worker has begun this collective, in which it waits for ranks in other workers. */
+void gp_seat_collective(struct gp_seat *s, uint32_t communicator, uint32_t number);
+/* Whether another worker of its tenant has begun one of the same communicator that this one has
+ * still to begin. */
+bool gp_seat_behind(const struct gp_seat *s);
 /* The worker has had nothing on the GPU for `idle_ns`. */
 void gp_seat_idle(struct gp_seat *s, uint64_t idle_ns);
 /* True: this copy to or from the host may be submitted. False: ask again in a millisecond. */

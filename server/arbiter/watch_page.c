@@ -133,6 +133,7 @@ void gp_arbiter_sync(struct gp_arbiter *a, int member, uint64_t now)
         gp_board_member_idle(a->board, member, now);
     }
     s->synced = now;
+    s->collective = GP_PAGE_LOAD(p->collective);
     sync_counters(a, member);
     sync_memory(a, member);
 }

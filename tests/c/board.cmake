@@ -23,3 +23,10 @@ foreach(name board arbiter arbiter_memory hostile_pages)
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 120 COST 10)
 endforeach()
+
+# What an arbiter tells ranks of each other, in this process.
+add_executable(test_collectives ${CMAKE_CURRENT_LIST_DIR}/test_collectives.c)
+target_link_libraries(test_collectives PRIVATE gp_options gp_board Threads::Threads
+  ${GPUPOOL_CMOCKA_LIBRARY})
+add_test(NAME collectives COMMAND test_collectives)
+set_tests_properties(collectives PROPERTIES TIMEOUT 60)
