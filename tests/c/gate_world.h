@@ -43,8 +43,9 @@ static struct {
     unsigned order[EVENTS]; /* of an event */
     bool over;              /* all that was submitted, whether it is marked or not */
     CUstreamCaptureStatus capture;
-    bool stands;     /* a host function is under way */
-    bool collective; /* another rank is waited for */
+    bool stands;                              /* a host function is under way */
+    bool collective;                          /* another rank is waited for */
+    unsigned collectives, others_collectives; /* that this rank has begun, and another one */
 } world;
 
 /* The made-up clock: everything that asks for the time asks here. */
@@ -102,6 +103,18 @@ bool gp_seat_contended(struct gp_seat *s)
     return world.contended;
 }
 
+void gp_seat_collective(struct gp_seat *s, uint32_t communicator, uint32_t number)
+{
+    (void)s, (void)communicator;
+    world.collectives = number;
+}
+
+bool gp_seat_behind(const struct gp_seat *s)
+{
+    (void)s;
+    return (int32_t)(world.others_collectives - world.collectives) > 0;
+}
+
 void gp_seat_idle(struct gp_seat *s, uint64_t idle_ns)
 {
     (void)s, (void)idle_ns;
@@ -145,6 +158,12 @@ static CUresult fake_current(CUcontext *context)
     return CUDA_SUCCESS;
 }
 
+static CUresult fake_set_current(CUcontext context)
+{
+    assert_ptr_equal(context, CONTEXT);
+    return CUDA_SUCCESS;
+}
+
 static CUresult fake_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     assert_ptr_equal(stream, STREAM);
@@ -173,6 +192,7 @@ static CUresult fake_stream_query(CUstream stream)
 }
 
 static struct gpw_driver driver = {.cuCtxGetCurrent = fake_current,
+                                   .cuCtxSetCurrent = fake_set_current,
                                    .cuStreamIsCapturing = fake_capturing,
                                    .cuStreamQuery = fake_stream_query,
                                    .cuEventRecord = fake_record,

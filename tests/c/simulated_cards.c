@@ -1,4 +1,4 @@
-#include "simulated_cards.h"
+#include "simulated_cards_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,65 +6,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "arbiter_internal.h"
 #include "gate.h"
-#include "graph.h"
-#include "handles.h"
-#include "host_function.h"
-#include "loop.h"
-#include "memory.h"
-#include "nccl.h"
-#include "peer.h"
-#include "quota.h"
 #include "seat.h"
-#include "slices.h"
 
 /* How far the clock goes at a time; what a change of channels costs a GPU, and how often it does
- * that where two have work; what a client needs to hear of a step's end. */
+ * that where two have work. */
 #define TICK (10 * US)
 #define CHANGE (200 * US)
 #define SLICE (10 * MS)
-#define EVENTS 256
-#define QUEUE 256
-#define MESSAGES 64
 
-/* What lies on a stream, and what a client has sent. */
-struct item {
-    enum { KERNEL, RECORD, REACH, AWAIT } kind;
-    uint64_t left;  /* ns, of a kernel */
-    unsigned event; /* that is recorded; the step whose end on this card is reached or awaited */
-    unsigned card;
-};
-
-struct queue {
-    struct item at[QUEUE];
-    unsigned head, tail;
-};
-
-struct process {
-    struct sim_actor *actor;
-    struct gpw_session session;
-    int current; /* the card of the context that is current */
-    struct queue sent, streams[SIM_CARDS];
-    unsigned reached[SIM_CARDS]; /* steps whose kernels are over */
-    uint64_t wake;
-    bool waits; /* its client, for the end of the step */
-};
-
-static struct sim {
-    uint64_t now;
-    struct process processes[SIM_ACTORS];
-    unsigned count;
-    struct process *serving;
-    struct card {
-        struct gp_arbiter *arbiter;
-        int bells[SIM_ACTORS];
-        uint64_t look_at; /* when its timer goes off */
-        struct process *runs;
-        uint64_t changing, slice_end;
-    } cards[SIM_CARDS];
-    bool taken[EVENTS], pending[EVENTS];
-} sim;
+struct sim sim;
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
@@ -98,25 +49,9 @@ ssize_t write(int fd, const void *bytes, size_t count)
 
 /* --- the driver ------------------------------------------------------------------------------ */
 
-static void put(struct queue *q, struct item item)
-{
-    assert_true(q->tail - q->head < QUEUE);
-    q->at[q->tail++ % QUEUE] = item;
-}
-
-static struct item *front(struct queue *q)
-{
-    return q->head == q->tail ? NULL : &q->at[q->head % QUEUE];
-}
-
-static CUcontext context_of(int card)
-{
-    return (CUcontext)(uintptr_t)(card + 1);
-}
-
 static CUresult sim_current(CUcontext *context)
 {
-    *context = context_of(sim.serving->current);
+    *context = context_of((unsigned)sim.serving->current);
     return CUDA_SUCCESS;
 }
 
@@ -133,11 +68,17 @@ static CUresult sim_capturing(CUstream stream, CUstreamCaptureStatus *status)
     return CUDA_SUCCESS;
 }
 
+static struct queue *stream_at(CUstream stream)
+{
+    uintptr_t i = (uintptr_t)stream - 1;
+    return &sim.serving->streams[i / STREAMS][i % STREAMS];
+}
+
 static CUresult sim_record(CUevent event, CUstream stream)
 {
     unsigned number = (unsigned)(uintptr_t)event;
-    sim.pending[number] = true;
-    put(&sim.serving->streams[(uintptr_t)stream - 1], (struct item){RECORD, .event = number});
+    sim.pending[number]++;
+    put(stream_at(stream), (struct item){RECORD, .number = number});
     return CUDA_SUCCESS;
 }
 
@@ -148,158 +89,15 @@ static CUresult sim_query(CUevent event)
 
 static CUresult sim_stream_query(CUstream stream)
 {
-    bool over = !front(&sim.serving->streams[(uintptr_t)stream - 1]);
-    return over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return !front(stream_at(stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-static struct gpw_driver driver = {.cuCtxGetCurrent = sim_current,
-                                   .cuCtxSetCurrent = sim_set_current,
-                                   .cuStreamIsCapturing = sim_capturing,
-                                   .cuStreamQuery = sim_stream_query,
-                                   .cuEventRecord = sim_record,
-                                   .cuEventQuery = sim_query};
-
-/* --- the rest of a worker --------------------------------------------------------------------- */
-
-CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event)
-{
-    (void)s, (void)context;
-    uintptr_t i = 1;
-    while (sim.taken[i])
-        assert_true(++i < EVENTS);
-    sim.taken[i] = true;
-    *event = (CUevent)i;
-    return CUDA_SUCCESS;
-}
-
-void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event)
-{
-    (void)s, (void)context;
-    sim.taken[(uintptr_t)event] = false;
-}
-
-CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, bool nullable,
-                        uint64_t *real)
-{
-    (void)s, (void)kind, (void)id, (void)nullable;
-    *real = (uint64_t)sim.serving->current + 1;
-    return CUDA_SUCCESS;
-}
-
-int gpw_current_ordinal(struct gpw_session *s)
-{
-    (void)s;
-    return sim.serving->current;
-}
-
-bool gpw_captures_any(const struct gpw_session *s)
-{
-    (void)s;
-    return false;
-}
-
-bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes)
-{
-    (void)s, (void)address, (void)bytes;
-    return true;
-}
-
-bool gpw_host_functions_pending(struct gpw_session *s)
-{
-    (void)s;
-    return false;
-}
-
-bool gpw_peers_pending(const struct gpw_session *s)
-{
-    (void)s;
-    return false;
-}
-
-bool gpw_nccl_pending(struct gpw_session *s)
-{
-    (void)s;
-    return false;
-}
-
-void gpw_nccl_context_ended(struct gpw_session *s, CUcontext context)
-{
-    (void)s, (void)context;
-}
-
-void gpw_slices_set(uint32_t device, uint64_t us)
-{
-    (void)device, (void)us;
-}
-
-static const struct gp_req_cuMemsetD8Async work = {
-    .h = {.op = GP_OP_cuMemsetD8Async, .size = sizeof work},
-    .N = 1,
-    .hStream = 16};
-
-/* False: it waits at the gate. */
-static bool dispatch(struct process *p, const struct item *m)
-{
-    p->current = (int)m->card;
-    const struct gpw_place place = {.context = context_of(p->current), .ordinal = p->current};
-    if (m->kind == KERNEL && !gpw_gate_admit(&p->session, &work.h, &place))
-        return false;
-    put(&p->streams[m->card], *m);
-    if (m->kind == KERNEL)
-        gpw_gate_passed(&p->session, &work.h, &place);
-    return true;
-}
-
-static void worker_run(struct process *p)
-{
-    sim.serving = p;
-    struct item *m;
-    while ((m = front(&p->sent)) && dispatch(p, m))
-        p->sent.head++;
-    gpw_gate_poll(&p->session);
-}
-
-/* --- clients ---------------------------------------------------------------------------------- */
-
-static void step_send(struct process *p)
-{
-    const struct sim_actor *a = p->actor;
-    unsigned number = a->steps + 1;
-    for (unsigned card = 0; card < SIM_CARDS; card++) {
-        for (unsigned k = 0; a->on[card] && k < a->kernels; k++)
-            put(&p->sent, (struct item){KERNEL, .left = a->kernel, .card = card});
-        if (a->on[card])
-            put(&p->sent, (struct item){REACH, .event = number, .card = card});
-    }
-    for (unsigned card = 0; card < SIM_CARDS; card++) {
-        if (!a->on[card])
-            continue;
-        put(&p->sent, (struct item){AWAIT, .event = number, .card = card});
-        put(&p->sent, (struct item){KERNEL, .left = a->last, .card = card});
-    }
-}
-
-static bool is_done(struct process *p)
-{
-    bool done = !front(&p->sent);
-    for (unsigned card = 0; card < SIM_CARDS; card++)
-        for (unsigned i = p->streams[card].head; i != p->streams[card].tail; i++)
-            done &= p->streams[card].at[i % QUEUE].kind == RECORD;
-    return done;
-}
-
-static void client_run(struct process *p)
-{
-    if (p->waits && is_done(p)) {
-        p->actor->steps++;
-        p->waits = false;
-        p->wake = sim.now + p->actor->think;
-    }
-    if (p->waits || sim.now < p->wake)
-        return;
-    step_send(p);
-    p->waits = true;
-}
+struct gpw_driver sim_driver = {.cuCtxGetCurrent = sim_current,
+                                .cuCtxSetCurrent = sim_set_current,
+                                .cuStreamIsCapturing = sim_capturing,
+                                .cuStreamQuery = sim_stream_query,
+                                .cuEventRecord = sim_record,
+                                .cuEventQuery = sim_query};
 
 /* --- GPUs ------------------------------------------------------------------------------------- */
 
@@ -316,21 +114,29 @@ static bool all_reached(const struct process *p, unsigned step)
     return all;
 }
 
-/* What takes no time is over at once. True: a kernel is next. */
-static bool is_runnable(struct process *p, unsigned card)
+/* What takes no time is over at once. True: a kernel is next, or a sum. */
+static bool is_runnable_at(struct process *p, unsigned card, unsigned stream)
 {
-    struct queue *q = &p->streams[card];
+    struct queue *q = &p->streams[card][stream];
     struct item *i;
-    while ((i = front(q)) && i->kind != KERNEL) {
-        if (i->kind == AWAIT && !all_reached(p, i->event))
+    while ((i = front(q)) && i->kind != KERNEL && i->kind != COLLECTIVE) {
+        if (i->kind == AWAIT && !all_reached(p, i->number))
+            return false;
+        if (i->kind == BEHIND && p->kernels_over < i->number)
             return false;
         if (i->kind == REACH)
-            p->reached[card] = i->event;
+            p->reached[card] = i->number;
         if (i->kind == RECORD)
-            sim.pending[i->event] = false;
+            sim.pending[i->number]--;
         q->head++;
     }
     return i != NULL;
+}
+
+static bool is_runnable(struct process *p, unsigned card)
+{
+    bool runnable = is_runnable_at(p, card, 1); /* which the other stream may wait for */
+    return is_runnable_at(p, card, 0) || runnable;
 }
 
 static struct process *other_runnable(const struct card *c, unsigned card)
@@ -341,10 +147,11 @@ static struct process *other_runnable(const struct card *c, unsigned card)
     return NULL;
 }
 
-static void card_run(struct card *c, unsigned card)
+static void card_change(struct card *c, unsigned card)
 {
     bool runnable = c->runs && is_runnable(c->runs, card);
     struct process *other = other_runnable(c, card);
+    c->works = false;
     if (other && (!runnable || sim.now >= c->slice_end)) {
         c->runs = other;
         c->changing = CHANGE;
@@ -353,16 +160,56 @@ static void card_run(struct card *c, unsigned card)
     }
     if (!runnable)
         return;
-    if (c->changing) {
+    if (c->changing)
         c->changing -= TICK;
-        return;
+    else
+        c->works = true;
+}
+
+/* A sum goes on while all that take part in it are on their cards. */
+static bool all_sum(const struct item *sum, const struct process *of)
+{
+    for (unsigned i = 0; i < sim.count; i++)
+        for (unsigned card = 0; card < SIM_CARDS; card++) {
+            struct process *p = &sim.processes[i];
+            if (!p->actor->on[card] || strcmp(p->actor->tenant, of->actor->tenant) != 0)
+                continue;
+            const struct item *its = front(&p->streams[card][1]);
+            if (!sim.cards[card].works || sim.cards[card].runs != p || !its ||
+                its->kind != COLLECTIVE || its->number != sum->number)
+                return false;
+        }
+    return true;
+}
+
+static void card_run(struct card *c, unsigned card)
+{
+    for (unsigned stream = 0; c->works && stream < STREAMS; stream++) {
+        struct item *i = front(&c->runs->streams[card][stream]);
+        if (!i || (i->kind != KERNEL && i->kind != COLLECTIVE) ||
+            (i->kind == COLLECTIVE && !c->sums))
+            continue;
+        i->left = i->left > TICK ? i->left - TICK : 0;
+        if (i->left)
+            continue;
+        c->runs->kernels_over += i->kind == KERNEL;
+        c->runs->streams[card][stream].head++;
     }
-    struct item *i = front(&c->runs->streams[card]);
-    i->left = i->left > TICK ? i->left - TICK : 0;
-    if (i->left == 0) {
-        c->runs->streams[card].head++;
+    if (c->works)
         is_runnable(c->runs, card); /* records behind it */
+}
+
+static void cards_run(void)
+{
+    for (unsigned card = 0; card < SIM_CARDS; card++)
+        card_change(&sim.cards[card], card);
+    for (unsigned card = 0; card < SIM_CARDS; card++) {
+        struct card *c = &sim.cards[card];
+        struct item *sum = c->works ? front(&c->runs->streams[card][1]) : NULL;
+        c->sums = sum && sum->kind == COLLECTIVE && all_sum(sum, c->runs);
     }
+    for (unsigned card = 0; card < SIM_CARDS; card++)
+        card_run(&sim.cards[card], card);
 }
 
 /* --- all of it -------------------------------------------------------------------------------- */
@@ -378,12 +225,13 @@ static void card_open(struct card *c)
 static void process_open(struct process *p, struct sim_actor *actor)
 {
     p->actor = actor;
-    p->session = (struct gpw_session){.driver = &driver, .device_count = SIM_CARDS};
+    p->random = (uint64_t)(p - sim.processes) + 1;
+    p->session = (struct gpw_session){.driver = &sim_driver, .device_count = SIM_CARDS};
     for (unsigned card = 0; card < SIM_CARDS; card++) {
         struct gp_arbiter *a = sim.cards[card].arbiter;
         int page, bell;
         p->session.devices[card] = (CUdevice)card;
-        if (!actor->on[card])
+        if (!actor->on[card] && !actor->sum)
             continue;
         assert_int_equal(gp_board_tenant_set(gp_arbiter_board(a), actor->tenant, &actor->grant), 0);
         assert_true(gp_arbiter_join(a, actor->tenant, &page, &bell) >= 0);
@@ -419,14 +267,13 @@ void sim_run(struct sim_actor *actors, unsigned count, uint64_t duration)
         process_open(&sim.processes[sim.count], &actors[sim.count]);
     for (uint64_t end = sim.now + duration; sim.now < end; sim.now += TICK) {
         for (unsigned i = 0; i < count; i++) {
-            client_run(&sim.processes[i]);
-            worker_run(&sim.processes[i]);
+            sim_client(&sim.processes[i]);
+            sim_worker(&sim.processes[i]);
         }
-        for (unsigned card = 0; card < SIM_CARDS; card++) {
+        for (unsigned card = 0; card < SIM_CARDS; card++)
             if (sim.now >= sim.cards[card].look_at)
                 arbiter_step(&sim.cards[card]);
-            card_run(&sim.cards[card], card);
-        }
+        cards_run();
     }
     close_all();
 }

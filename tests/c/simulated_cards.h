@@ -23,15 +23,20 @@
 #define SIM_ACTORS 4
 
 /* A process of a tenant's. Its step: `kernels` on each of its cards, then one on each that waits
- * for the kernels of the step of all the tenant's processes, as a collective does; then its client
- * waits for all of them. */
+ * for the kernels of the step of all the tenant's processes; then its client waits for all of them.
+ * A rank of those that sum (`sum`) has one card, and a collective beside the kernels behind each of
+ * them, which goes on while all ranks are at it and keeps its card until then; its client then sums
+ * and waits once more, as those do that agree whether to go on. */
 struct sim_actor {
     const char *tenant;
     struct gp_board_grant grant;
     bool on[SIM_CARDS];
     unsigned kernels;
     uint64_t kernel, last; /* ns: each of the kernels, and the one behind them */
-    uint64_t think;        /* ns: from the end of a step to the next */
+    uint64_t think;        /* ns: from the end of what it waits for to what is next */
+    uint64_t jitter;       /* ns: up to so much longer */
+    uint64_t sum;          /* ns: of a collective; 0: there are none */
+    uint64_t launch;       /* ns: until NCCL's thread has put one on its stream, up to twice that */
     unsigned steps;        /* what came of it */
 };
 

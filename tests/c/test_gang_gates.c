@@ -10,13 +10,14 @@
 
 #define SECONDS 4
 
-/* One process on both GPUs, or a process on each. */
+/* One process on both GPUs, or a process on each, which may sum as NCCL's ranks do. */
 struct job {
     const char *what;
     bool process_each, gang;
     uint32_t share;
     unsigned kernels;
     uint64_t kernel, think;
+    uint64_t sum, launch, jitter;
 };
 
 static struct sim_actor part_of(const struct job *j, bool first, bool second)
@@ -28,7 +29,10 @@ static struct sim_actor part_of(const struct job *j, bool first, bool second)
         .kernels = j->kernels,
         .kernel = j->kernel,
         .last = 20 * US,
-        .think = j->think};
+        .think = j->think,
+        .jitter = j->jitter,
+        .sum = j->sum,
+        .launch = j->launch};
 }
 
 static struct sim_actor neighbour(const struct job *j, unsigned card, uint64_t kernel)
@@ -99,6 +103,24 @@ static void a_pause_in_its_window_costs_a_gang_no_turn(void **state)
     check(&job, 590 * US, 1100 * US, 0.9);
 }
 
+/* At the end of a window one rank has begun a collective and the other one has not: it does then, or
+ * the first would keep its GPU from its neighbour, and be charged for it, until the next window. */
+static void ranks_end_a_window_with_the_same_collective(void **state)
+{
+    (void)state;
+    const struct job jobs[] = {
+        {"ranks, as in tests/gpu/gang.py", true, true, 500, 4, 420 * US, 60 * US, 130 * US, 80 * US,
+         80 * US},
+        {"ranks that wait for each other", true, true, 500, 4, 420 * US, 60 * US, 130 * US, 40 * US,
+         640 * US},
+        {"ranks with long steps", true, true, 500, 20, MS, 60 * US, 130 * US, 80 * US, 160 * US},
+        {"ranks with a quarter of each", true, true, 250, 4, 420 * US, 60 * US, 130 * US, 80 * US,
+         320 * US},
+    };
+    for (unsigned i = 0; i < sizeof jobs / sizeof jobs[0]; i++)
+        check(&jobs[i], 590 * US, 1100 * US, 0.94);
+}
+
 /* A kernel is not interrupted: where a neighbour's are long, each window begins late. */
 static void long_kernels_take_of_a_window(void **state)
 {
@@ -123,6 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gangs_have_their_share_and_leave_neighbours_theirs),
         cmocka_unit_test(a_pause_in_its_window_costs_a_gang_no_turn),
+        cmocka_unit_test(ranks_end_a_window_with_the_same_collective),
         cmocka_unit_test(long_kernels_take_of_a_window),
         cmocka_unit_test(without_gangs_a_step_waits_for_the_slowest_turn),
     };

@@ -90,6 +90,94 @@ static void a_turn_does_not_wait_for_a_collective(void **state)
     assert_int_equal(world.idled, 1);
 }
 
+/* NCCL's thread puts it on its stream later than the message that asked for it. */
+static void a_turn_waits_for_what_is_launched_later(void **state)
+{
+    (void)state;
+    const CUstream stream = STREAM;
+    assert_true(submit());
+    int gate = gpw_gate_launching(&session, CONTEXT);
+    run(0);
+    run(0); /* nothing else is under way */
+    assert_int_equal(world.idled, 0);
+    unsigned before = world.records;
+    gpw_gate_launched(&session, gate, CONTEXT, &stream);
+    gpw_gate_poll(&session);
+    assert_int_equal(world.records, before + 1);
+    assert_int_equal(world.idled, 0);
+    run(0);
+    assert_int_equal(world.idled, 1);
+}
+
+static void what_never_comes_to_its_stream_is_not_waited_for(void **state)
+{
+    (void)state;
+    assert_true(submit());
+    int gate = gpw_gate_launching(&session, CONTEXT);
+    run(0);
+    gpw_gate_launched(&session, gate, CONTEXT, NULL);
+    run(0);
+    assert_int_equal(world.idled, 1);
+}
+
+/* NCCL waits for another rank before it launches anything; what it then does is of the next turn. */
+static void a_turn_does_not_wait_long_for_a_launch(void **state)
+{
+    (void)state;
+    const CUstream stream = STREAM;
+    assert_true(submit());
+    int gate = gpw_gate_launching(&session, CONTEXT);
+    world.must_yield = world.collective = true;
+    run(0);
+    run(51 * MS);
+    assert_int_equal(world.idled, 1);
+    assert_int_equal(gpw_gate_launching(&session, CONTEXT), -1); /* that nobody let in */
+    gpw_gate_launched(&session, gate, CONTEXT, &stream);
+    assert_false(gpw_gate_busy(&session));
+    world.must_yield = false;
+    assert_true(submit());
+    unsigned before = world.passed = world.records - 1;
+    gpw_gate_poll(&session);
+    assert_int_equal(world.idled, 1);
+    finish_all();
+    assert_true(world.passed > before);
+    assert_int_equal(world.idled, 2);
+}
+
+/* Another rank waits on its GPU for a collective that this one has not begun. */
+static void a_turn_that_ends_catches_up_with_other_ranks(void **state)
+{
+    (void)state;
+    assert_true(submit());
+    world.others_collectives = 1;
+    world.must_yield = world.contended = world.closed = true;
+    run(0);
+    assert_int_equal(world.idled, 0); /* its work is over, and more is to come */
+    assert_true(submit());
+    gpw_gate_collective(&session, 1, 1);
+    assert_false(submit());
+    assert_int_equal(world.idled, 0);
+    run(0);
+    assert_int_equal(world.idled, 1);
+    assert_int_equal(world.entered, 1);
+}
+
+/* Nor longer for a tenant that says so. */
+static void a_turn_that_ends_catches_up_for_a_moment_only(void **state)
+{
+    (void)state;
+    assert_true(submit());
+    world.others_collectives = 1000000;
+    world.must_yield = world.contended = world.closed = true;
+    gpw_gate_poll(&session);
+    world.now += 4 * MS - 1;
+    assert_true(submit());
+    world.now += 1;
+    assert_false(submit());
+    finish_all();
+    assert_int_equal(world.idled, 1);
+}
+
 /* The program has waited for it, and finds the stream idle whenever it asks. */
 static void work_that_is_over_gets_no_mark(void **state)
 {
@@ -196,6 +284,11 @@ int main(void)
         TEST(little_is_submitted_ahead_while_others_wait),
         TEST(marks_follow_the_length_of_the_work),
         TEST(a_turn_does_not_wait_for_a_collective),
+        TEST(a_turn_waits_for_what_is_launched_later),
+        TEST(what_never_comes_to_its_stream_is_not_waited_for),
+        TEST(a_turn_does_not_wait_long_for_a_launch),
+        TEST(a_turn_that_ends_catches_up_with_other_ranks),
+        TEST(a_turn_that_ends_catches_up_for_a_moment_only),
         TEST(a_turn_does_not_wait_for_a_stream_that_is_blocked),
         TEST(a_turn_that_ends_waits_for_its_work),
         TEST(a_turn_begins_when_the_gpu_has_changed_over),

@@ -28,7 +28,8 @@ target_link_libraries(test_quota PRIVATE gp_board)
 foreach(name gate gate_stands)
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter)
 endforeach()
-gp_unit_test(gang_gates gpw_parts ${CMAKE_CURRENT_LIST_DIR}/simulated_cards.c)
+gp_unit_test(gang_gates gpw_parts ${CMAKE_CURRENT_LIST_DIR}/simulated_cards.c
+  ${CMAKE_CURRENT_LIST_DIR}/simulated_worker.c)
 target_link_libraries(test_gang_gates PRIVATE gp_board)
 
 # The whole worker over a driver that does nothing: what it adds to a message.

@@ -250,6 +250,8 @@ void gpw_nccl_tick(struct gpw_session *s)
 
 bool gpw_communicator_pending(struct gpw_session *s, struct gp_communicator *c)
 {
+    if (c->launching)
+        return true;
     if (!c->last || s->driver->cuEventQuery(c->last) == CUDA_ERROR_NOT_READY)
         return c->captured || c->last;
     gpw_event_give(s, c->last_context, c->last);

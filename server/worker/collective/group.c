@@ -1,5 +1,6 @@
 /* The calls of a group, on the thread that takes messages: NCCL's state of a group is a thread's. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "budget.h"
 #include "gate.h"
@@ -89,71 +90,116 @@ static void mark(struct gpw_session *s, struct gp_communicator *c, CUstream stre
         s->driver->cuEventRecord(c->last, stream);
 }
 
-/* Work on a stream of another context than the message's is charged to that one's device. */
-static void note(struct gpw_session *s, const struct taken *t)
+static CUcontext context_of(struct gpw_session *s, const struct taken *t)
 {
-    CUcontext here = NULL, there = NULL;
-    s->driver->cuCtxGetCurrent(&here);
-    there = t->comm->context;
+    CUcontext context = t->comm->context;
     if (t->stream != CU_STREAM_LEGACY)
-        s->driver->cuStreamGetCtx(t->stream, &there);
-    if (there == here) {
-        mark(s, t->comm, t->stream);
-        return;
-    }
-    s->driver->cuCtxSetCurrent(there);
-    mark(s, t->comm, t->stream);
-    s->driver->cuCtxSetCurrent(here);
-    gpw_gate_resume(s, there, t->stream);
+        s->driver->cuStreamGetCtx(t->stream, &context);
+    return context;
 }
 
-static void note_all(struct gpw_session *s, const struct taken *all, uint32_t count)
+static void mark_in(struct gpw_session *s, struct gp_communicator *c, CUcontext context,
+                    CUstream stream)
 {
-    uint64_t batch = ++s->nccl->batches;
-    for (uint32_t i = count; i-- > 0;) { /* the last of each communicator's */
-        if (all[i].comm->batch != batch)
-            note(s, &all[i]);
-        all[i].comm->batch = batch;
-    }
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(context);
+    mark(s, c, stream);
+    s->driver->cuCtxSetCurrent(before);
 }
 
-/* Whoever submits behind it would come before it. */
-struct held_back {
+/*
+ * A thread of NCCL's puts a group on its streams: always, or while it makes connections, as its
+ * version has it. Whoever submits behind it meanwhile would come before it, and what is recorded
+ * there would be in front of it.
+ */
+struct launch {
     struct gpw_wait wait;
     struct gp_communicator *comm;
+    CUcontext context;
+    uint64_t stream; /* as the client names it */
+    int ordinal;     /* of the gate that waits for it; -1: none does */
+    bool fences;     /* nothing else is submitted meanwhile */
 };
 
-static bool held_ready(struct gpw_session *s, struct gpw_wait *w)
+static bool launch_ready(struct gpw_session *s, struct gpw_wait *w)
 {
-    return gpw_communicator_state(s, ((struct held_back *)w)->comm) != ncclInProgress;
+    return gpw_communicator_state(s, ((struct launch *)w)->comm) != ncclInProgress;
 }
 
-static void held_cancel(struct gpw_session *s, struct gpw_wait *w)
+static void launch_forget(struct gpw_session *s, struct launch *l)
 {
-    s->fences--;
-    gpw_communicator_let_go(s, ((struct held_back *)w)->comm);
-    free(w);
+    s->fences -= l->fences;
+    l->comm->launching--;
+    gpw_communicator_let_go(s, l->comm);
+    free(l);
 }
 
-static bool held_poll(struct gpw_session *s, struct gpw_wait *w)
+static void launch_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
-    held_cancel(s, w);
+    launch_forget(s, (struct launch *)w);
+}
+
+/* Its stream and its context may have ended, where nothing fenced it. */
+static bool launch_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct launch *l = (struct launch *)w;
+    uint64_t stream = 0;
+    bool lives = gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)l->context) != 0 &&
+                 gpw_handle_get(s, GP_HANDLE_STREAM, l->stream, false, &stream) == CUDA_SUCCESS;
+    if (lives && l->comm->real)
+        mark_in(s, l->comm, l->context, (CUstream)stream);
+    gpw_gate_launched(s, l->ordinal, l->context, lives ? &(CUstream){(CUstream)stream} : NULL);
+    launch_forget(s, l);
     return true;
 }
 
-static void hold_back(struct gpw_session *s, struct gp_communicator *comm)
+static void launch_begin(struct gpw_session *s, const struct taken *t, bool waits)
 {
-    struct held_back *h = calloc(1, sizeof *h);
-    if (!h)
+    struct launch *l = calloc(1, sizeof *l);
+    if (!l)
         return;
-    h->wait = (struct gpw_wait){.what = "a group that NCCL has not submitted",
-                                .ready = held_ready,
-                                .poll = held_poll,
-                                .cancel = held_cancel};
-    h->comm = comm;
-    comm->waits++;
-    s->fences++;
-    gpw_wait_add(s, &h->wait);
+    l->wait = (struct gpw_wait){.what = "a group that NCCL has not submitted",
+                                .ready = launch_ready,
+                                .poll = launch_poll,
+                                .cancel = launch_cancel};
+    l->comm = t->comm;
+    l->context = context_of(s, t);
+    l->stream = t->call->stream;
+    l->fences = !waits;
+    l->ordinal = gpw_gate_launching(s, l->context);
+    l->comm->waits++;
+    l->comm->launching++;
+    l->comm->captured |= !gpw_mark_may(s, t->stream);
+    s->fences += l->fences;
+    gpw_wait_add(s, &l->wait);
+}
+
+/* Work on a stream of another context than the message's is charged to that one's device. */
+static void note(struct gpw_session *s, const struct taken *t)
+{
+    CUcontext here = NULL, there = context_of(s, t);
+    s->driver->cuCtxGetCurrent(&here);
+    if (there != here)
+        gpw_gate_resume(s, there, t->stream);
+}
+
+static void note_all(struct gpw_session *s, const struct taken *all, uint32_t count, bool launched,
+                     bool waits)
+{
+    uint64_t batch = ++s->nccl->batches;
+    for (uint32_t i = count; i-- > 0;) { /* the last of each communicator's */
+        struct gp_communicator *c = all[i].comm;
+        if (c->batch == batch)
+            continue;
+        c->batch = batch;
+        note(s, &all[i]);
+        if (launched)
+            mark_in(s, c, context_of(s, &all[i]), all[i].stream);
+        else
+            launch_begin(s, &all[i], waits);
+        c->settling |= !launched && waits; /* connections have buffers */
+    }
 }
 
 static void fail_all(const struct taken *all, uint32_t count, ncclResult_t why)
@@ -161,6 +207,21 @@ static void fail_all(const struct taken *all, uint32_t count, ncclResult_t why)
     for (uint32_t i = 0; i < count; i++)
         if (all[i].comm->failed == ncclSuccess)
             all[i].comm->failed = why;
+}
+
+/* Other processes' ranks, how far this one comes. */
+static void tell(struct gpw_session *s, const struct taken *all, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct gp_communicator *c = all[i].comm;
+        uint32_t key;
+        memcpy(&key, c->key, sizeof key);
+        if (!c->keyed || c->ranks < 2 || all[i].call->function >= GP_NCCL_Send)
+            continue;
+        c->collectives++;
+        if (i + 1 == count || all[i + 1].comm != c)
+            gpw_gate_collective(s, key, c->collectives);
+    }
 }
 
 static void run(struct gpw_session *s, const struct taken *all, uint32_t count, bool waits)
@@ -174,19 +235,16 @@ static void run(struct gpw_session *s, const struct taken *all, uint32_t count, 
                             "or values are not what they may be",
                             i, count);
     s->driver->cuCtxGetCurrent(&before);
-    if (r == ncclSuccess)
+    if (r == ncclSuccess) {
+        tell(s, all, count);
         r = submit(s, all, count);
+    }
     s->driver->cuCtxSetCurrent(before); /* NCCL goes from device to device */
     if (r != ncclSuccess && r != ncclInProgress) {
         fail_all(all, count, r);
         return;
     }
-    note_all(s, all, count);
-    for (uint32_t i = 0; r == ncclInProgress && i < count; i++) {
-        all[i].comm->settling = true; /* connections have buffers */
-        if (!waits)
-            hold_back(s, all[i].comm);
-    }
+    note_all(s, all, count, r == ncclSuccess, waits);
 }
 
 void gpw_nccl_run(struct gpw_session *s, const struct gp_nccl_call *calls, uint32_t count,

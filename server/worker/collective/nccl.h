@@ -24,11 +24,13 @@ struct gp_communicator {
     CUcontext context;
     CUevent last; /* behind its latest work; NULL: it has been seen to be over */
     CUcontext last_context;
-    bool captured;  /* graphs have work of it, which may run at any time */
-    bool settling;  /* what NCCL takes for it has not been charged yet */
-    unsigned waits; /* that look at it */
-    bool gone;      /* freed with the last of them */
-    uint64_t batch; /* the latest group that it was part of */
+    bool captured;        /* graphs have work of it, which may run at any time */
+    bool settling;        /* what NCCL takes for it has not been charged yet */
+    unsigned waits;       /* that look at it */
+    unsigned launching;   /* groups that NCCL has not put on their streams yet */
+    bool gone;            /* freed with the last of them */
+    uint32_t collectives; /* that all of its ranks begin in the same order; how many */
+    uint64_t batch;       /* the latest group that it was part of */
     /* what the server is told of it, and tells (ranks.h) */
     uint8_t key[GPW_RANKS_KEY];
     bool keyed;     /* it has one */

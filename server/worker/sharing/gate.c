@@ -32,6 +32,8 @@
 #define LOOK_ENDING_US 20
 /* How long a turn that ends waits for work that may be blocked. */
 #define BLOCKED_NS 50000000u
+/* How long a turn that ends goes on for what other ranks have begun. */
+#define CATCH_UP_NS 4000000u
 /* How long nothing under way is over before that stands: of a program whose streams or kernels wait
  * for what it does, and of any other. Each hundredth of it something more is let in then. */
 #define STALLS_NS 20000000u
@@ -125,6 +127,17 @@ static bool may_be_blocked(struct gpw_session *s)
     return gpw_host_functions_pending(s) || gpw_peers_pending(s) || gpw_nccl_pending(s);
 }
 
+/*
+ * Whether a turn that should end goes on because another rank has begun a collective that this one
+ * has not: it would wait for that on its GPU until this one has its next turn. All ranks of a gang
+ * are to end at the same moment, so each comes as far as the first, and not further.
+ */
+static bool catches_up(const struct gate *g)
+{
+    return g->busy && g->yields && gp_seat_must_yield(g->seat) && gp_seat_behind(g->seat) &&
+           gp_now_ns() - g->yields < CATCH_UP_NS;
+}
+
 /* The turn should end. Work that may be blocked is waited for no longer than others
  * can bear; once it goes on it is charged again (gpw_gate_resume). */
 static void yield_blocked(struct gpw_session *s, struct gate *g)
@@ -151,7 +164,7 @@ static void gate_poll(struct gpw_session *s, struct gate *g)
     if (g->marks.count == 0 || gp_seat_must_yield(g->seat))
         gpw_marks_close(s, &g->marks);
     marks_check(s, g);
-    if (gpw_marks_drained(&g->marks)) {
+    if (gpw_marks_drained(&g->marks) && !catches_up(g)) {
         g->busy = false;
         g->yields = 0;
         g->beyond = 0;
@@ -221,7 +234,7 @@ static bool is_full(struct gpw_session *s, struct gate *g)
     if (g->busy && gp_seat_must_yield(g->seat)) {
         gate_poll(s, g); /* marks what is not marked, says when it is over */
         if (g->busy && gp_seat_must_yield(g->seat))
-            return true;
+            return !catches_up(g);
     }
     /* behind long work the GPU may wait for the next a little: that is less than a turn
      * that cannot end */
@@ -245,7 +258,7 @@ static bool admit(struct gpw_session *s, struct gate *g)
         g->beyond += more;
         return more;
     }
-    if (!gp_seat_enter(g->seat))
+    if (!catches_up(g) && !gp_seat_enter(g->seat))
         return false;
     g->busy = true;
     return true;
@@ -345,14 +358,21 @@ static void note_work(struct gpw_session *s, const struct gp_header *h,
     gpw_marks_submitted(s, &g->marks);
 }
 
+/* The gate of a context's device, which becomes the current one; NULL: it has none. */
+static struct gate *gate_enter(struct gpw_session *s, CUcontext context, CUcontext *before)
+{
+    *before = NULL;
+    s->driver->cuCtxGetCurrent(before);
+    s->driver->cuCtxSetCurrent(context);
+    return gate_of(s, gpw_current_ordinal(s));
+}
+
 bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
 {
     if (!s->gates)
         return true;
-    CUcontext before = NULL;
-    s->driver->cuCtxGetCurrent(&before);
-    s->driver->cuCtxSetCurrent(context);
-    struct gate *g = gate_of(s, gpw_current_ordinal(s));
+    CUcontext before;
+    struct gate *g = gate_enter(s, context, &before);
     bool open = !g || admit(s, g);
     if (g && open) {
         gpw_marks_stream(s, &g->marks, context, stream);
@@ -360,6 +380,38 @@ bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
     }
     s->driver->cuCtxSetCurrent(before);
     return open;
+}
+
+void gpw_gate_collective(struct gpw_session *s, uint32_t communicator, uint32_t number)
+{
+    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g))
+        gp_seat_collective(g->seat, communicator, number);
+}
+
+int gpw_gate_launching(struct gpw_session *s, CUcontext context)
+{
+    CUcontext before;
+    struct gate *g = s->gates ? gate_enter(s, context, &before) : NULL;
+    if (s->gates)
+        s->driver->cuCtxSetCurrent(before);
+    if (!g || !g->busy)
+        return -1;
+    g->marks.launching++;
+    return (int)ordinal_of(s, g);
+}
+
+void gpw_gate_launched(struct gpw_session *s, int ordinal, CUcontext context,
+                       const CUstream *stream)
+{
+    struct gate *g = ordinal >= 0 ? &s->gates->at[ordinal] : NULL;
+    if (!g)
+        return;
+    g->marks.launching -= g->marks.launching > 0;
+    if (!stream)
+        return;
+    /* where its turn did not wait for it, it counts with the work of the next one */
+    gpw_marks_stream(s, &g->marks, context, *stream);
+    gpw_marks_submitted(s, &g->marks);
 }
 
 void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h,

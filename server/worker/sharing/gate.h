@@ -24,6 +24,14 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h,
 /* It has been. */
 void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h,
                      const struct gpw_place *place);
+/* What was let in comes to a stream of this context later, put there by a thread that is not ours:
+ * until then it counts as work under way. Returns whose gate that is for gpw_gate_launched, which
+ * says that it is there; without a stream: that is gone. */
+int gpw_gate_launching(struct gpw_session *s, CUcontext context);
+void gpw_gate_launched(struct gpw_session *s, int ordinal, CUcontext context,
+                       const CUstream *stream);
+/* The session begins this collective, in which other processes' ranks take part. */
+void gpw_gate_collective(struct gpw_session *s, uint32_t communicator, uint32_t number);
 /* A stream that is blocked may go on, to work that has been let in before: so it is again. */
 bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream);
 /* Look which work is over. Between messages; does not block. */

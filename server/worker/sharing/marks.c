@@ -109,7 +109,7 @@ void gpw_marks_check(struct gpw_session *s, struct gpw_marks *m, bool contended)
 
 bool gpw_marks_drained(const struct gpw_marks *m)
 {
-    return m->count == 0 && m->unmarked == 0;
+    return m->count == 0 && m->unmarked == 0 && m->launching == 0;
 }
 
 void gpw_marks_drop(struct gpw_session *s, struct gpw_marks *m)
@@ -124,7 +124,7 @@ void gpw_marks_drop_all(struct gpw_session *s, struct gpw_marks *m)
 {
     while (m->count)
         gpw_marks_drop(s, m);
-    m->unmarked = m->stream_count = 0;
+    m->unmarked = m->stream_count = m->launching = 0;
 }
 
 /* Its work is marked if that may be now; either way nobody asks the driver for it any more,

@@ -24,6 +24,7 @@ struct gpw_marks {
     CUstream streams[GPW_MARK_STREAMS];
     unsigned stream_count; /* submitted to since the last mark */
     unsigned unmarked;     /* submissions since then */
+    unsigned launching;    /* submissions that are not on their streams yet */
     struct gpw_mark at[GPW_MARKS_MOST];
     unsigned first, count;
     uint64_t passed; /* ns: when the last mark had passed */
