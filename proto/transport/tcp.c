@@ -364,5 +364,7 @@ const struct gp_transport gp_transport_tcp = {
     .relieve = tcp_relieve,
     .recv = tcp_recv,
     .release = tcp_release,
+    .keep = tcp_keep,
+    .let_go = tcp_let_go,
     .close = tcp_close,
 };

@@ -91,6 +91,8 @@ int tcp_lanes_tell(struct gp_channel *ch, unsigned lanes);
 /* tcp_receive.c */
 int tcp_recv(struct gp_channel *ch, int64_t timeout_us, const void **message, size_t *size);
 void tcp_release(struct gp_channel *ch);
+int tcp_keep(struct gp_channel *ch, const void *within);
+void tcp_let_go(struct gp_channel *ch, const void *within);
 
 /* tcp_keeper.c */
 int tcp_keeper_start(struct gp_channel *ch);

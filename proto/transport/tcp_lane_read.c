@@ -91,7 +91,7 @@ static int piece_read(struct tcp_lane *lane, uint64_t number)
     if (rc)
         return rc;
     struct stripe_piece piece = stripe_piece_of(size, lane->number, lanes);
-    rc = lane_read(lane, slot->bytes + piece.begin, piece.size, false);
+    rc = lane_read(lane, slot->block->bytes + piece.begin, piece.size, false);
     if (rc)
         return rc;
     slot->sizes[lane->number] = size;

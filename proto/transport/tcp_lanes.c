@@ -120,12 +120,9 @@ void tcp_lanes_accept(struct gp_channel *ch, unsigned wanted, const struct gp_si
 /* Memory for messages, and a reader for each lane: 0, or nothing is there to be used. */
 int tcp_lanes_prepare(struct tcp_lanes *l, unsigned lanes)
 {
-    size_t each = (GP_MESSAGE_MAX + 63) & ~(size_t)63;
-    l->bytes = aligned_alloc(64, each * LANES_SLOTS);
-    if (!l->bytes)
-        return -ENOMEM;
     for (unsigned i = 0; i < LANES_SLOTS; i++)
-        l->slot[i].bytes = l->bytes + i * each;
+        if (!tcp_lanes_block(l, &l->slot[i]))
+            return -ENOMEM;
     for (unsigned i = 0; i < lanes; i++) {
         struct tcp_lane *lane = &l->lane[i];
         int rc = tcp_lanes_thread(&lane->reader, tcp_lane_reader, lane);
@@ -213,7 +210,9 @@ void tcp_lanes_close(struct tcp_lanes *l, int64_t deadline, bool forked)
     pthread_cond_destroy(&l->wake);
     pthread_cond_destroy(&l->arrived);
     pthread_mutex_destroy(&l->lock);
-    free(l->bytes);
+    for (unsigned i = 0; i < LANES_BLOCKS; i++)
+        if (!l->block[i].kept) /* who keeps it may still have it read */
+            free(l->block[i].bytes);
     explicit_bzero(l, sizeof *l);
     free(l);
 }
@@ -260,7 +259,7 @@ int tcp_lanes_take(struct tcp_lanes *l, size_t size, const void **message)
     for (unsigned i = 0; i < lanes; i++)
         if (slot->sizes[i] != size)
             return -EPROTO;
-    *message = slot->bytes;
+    *message = slot->block->bytes;
     return 0;
 }
 

@@ -6,6 +6,7 @@
  *   tcp_lane_open.c    a client's knocks behind its own, and a worker's door for them
  *   tcp_lane_read.c    a thread for each that reads pieces to where the message is lent from
  *   tcp_lane_send.c    sending pieces side by side
+ *   tcp_lane_keep.c    the memory that messages lie in
  *
  * A client asks for lanes as it connects and goes on without them; a worker says in the
  * channel's stream once they are in (STRIPE_NOTE_LANES), and from then on both use them. Until
@@ -25,8 +26,10 @@
 #include "transport/tcp_stripe.h"
 #include "transport/tcp_tls.h"
 
-/* Whole messages that may lie on this side before they are taken. */
+/* Whole messages that may lie on this side before they are taken, and that may be kept behind it. */
 #define LANES_SLOTS 4u
+#define LANES_KEPT 12u
+#define LANES_BLOCKS (LANES_SLOTS + LANES_KEPT)
 
 struct tcp_lane {
     struct tcp_lanes *all;
@@ -44,8 +47,14 @@ struct tcp_lane {
     int count;
 };
 
+/* Memory for a message: of a slot, kept, or spare. */
+struct lanes_block {
+    unsigned char *bytes; /* GP_MESSAGE_MAX; NULL: not made yet */
+    bool in_slot, kept;
+};
+
 struct lanes_slot {
-    unsigned char *bytes; /* GP_MESSAGE_MAX */
+    struct lanes_block *block;
     size_t sizes[STRIPE_LANES_MAX];
     _Atomic unsigned come; /* pieces that are there */
 };
@@ -73,7 +82,7 @@ struct tcp_lanes {
 
     /* Receiving. */
     struct lanes_slot slot[LANES_SLOTS];
-    unsigned char *bytes;
+    struct lanes_block block[LANES_BLOCKS];
     int64_t orphan_ns;    /* since when the channel's own connection is seen to have ended */
     uint64_t seen, taken; /* messages noted, and given back: under the lock */
     /* A lane brings nothing more: the first message of which a piece is missing, and why. */
@@ -103,6 +112,9 @@ int tcp_lanes_noted(struct tcp_lanes *l, const struct stripe_note *note);
 /* The message that is due, without waiting: 0, -EAGAIN, -EPIPE, -EPROTO, -EBADF. */
 int tcp_lanes_take(struct tcp_lanes *l, size_t size, const void **message);
 void tcp_lanes_release(struct tcp_lanes *l);
+/* The message that was taken, before its release: 0, -EAGAIN. */
+int tcp_lanes_keep(struct tcp_lanes *l, const void *within);
+void tcp_lanes_let_go(struct tcp_lanes *l, const void *within);
 /* Sleep until it may be there, never for long. */
 void tcp_lanes_wait(struct tcp_lanes *l, int64_t deadline);
 
@@ -126,6 +138,8 @@ void tcp_lanes_break(struct tcp_lanes *l, uint64_t number, int why);
 /* With the lock: wait for `arrived`. */
 void tcp_lanes_sleep(struct tcp_lanes *l, int64_t until);
 int tcp_lanes_prepare(struct tcp_lanes *l, unsigned lanes);
+/* Memory for the slot, that nobody else has. */
+bool tcp_lanes_block(struct tcp_lanes *l, struct lanes_slot *slot);
 void *tcp_lane_reader(void *lane);
 void *tcp_lane_sender(void *lane);
 void *tcp_lanes_opener(void *lanes);

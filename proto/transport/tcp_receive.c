@@ -162,3 +162,14 @@ void tcp_release(struct gp_channel *ch)
     ch->striped = false;
     tcp_lanes_release(ch->lanes);
 }
+
+int tcp_keep(struct gp_channel *ch, const void *within)
+{
+    return ch->striped && !tcp_is_forked(ch) ? tcp_lanes_keep(ch->lanes, within) : -EAGAIN;
+}
+
+void tcp_let_go(struct gp_channel *ch, const void *within)
+{
+    if (ch->lanes && !tcp_is_forked(ch))
+        tcp_lanes_let_go(ch->lanes, within);
+}

@@ -28,7 +28,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define GP_TRANSPORT_ABI 3u
+#define GP_TRANSPORT_ABI 4u
 
 struct gp_error {
     char text[320];
@@ -121,6 +121,14 @@ struct gp_transport {
      * when nothing is there and the transport can avoid it), -1 waits for ever. */
     int (*recv)(struct gp_channel *ch, int64_t timeout_us, const void **message, size_t *size);
     void (*release)(struct gp_channel *ch);
+
+    /* Keep the borrowed message that `within` lies in: also after `release` its bytes stay as they
+     * are, until `let_go` of an address in it, in any order. It begins a page, and GP_MESSAGE_MAX
+     * bytes from there are memory of the channel's that comes again with later messages, so that to
+     * pin it pays; of what is kept when the channel is closed nothing is given back. -EAGAIN: there
+     * is no such message, or it cannot be kept now. NULL where none can. As `recv`, for one thread. */
+    int (*keep)(struct gp_channel *ch, const void *within);
+    void (*let_go)(struct gp_channel *ch, const void *within);
 
     /* Shared memory (GP_CAP_SHARE only; NULL elsewhere). The sharing side makes
      * `size` bytes, mapped at `hint` if that is free (NULL: anywhere), and its

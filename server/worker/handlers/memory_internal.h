@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "allocator.h"
+#include "landing.h"
 #include "memory.h"
 #include "staging.h"
 
@@ -46,6 +47,7 @@ struct gpw_memory {
     unsigned events_told; /* records that the client is to be told of */
     struct gpw_graph_memory *graph_memory;
     struct gpw_staging_pool staging;
+    struct gpw_landings landings;
     struct gpw_captured *captured;
     pthread_t captured_thread; /* which may free of them, once one is spare */
     uint64_t captured_bytes;

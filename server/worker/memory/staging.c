@@ -130,6 +130,7 @@ bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_
 void gpw_staging_context_ended(struct gpw_session *s, CUcontext context)
 {
     struct gpw_staging_pool *pool = pool_of(s);
+    gpw_landings_context_ended(s, context);
     for (struct gpw_staging *piece = pool->all; piece; piece = piece->next_of_all)
         piece->ended |= piece->context == context;
     for (struct gpw_staging **at = &pool->free; *at;) {

@@ -1,0 +1,72 @@
+#include "landing.h"
+
+#include "budget.h"
+#include "gpw_handlers.h"
+#include "green.h"
+#include "memory_internal.h"
+
+/* Less is not worth an event. */
+#define LEAST (64u << 10)
+
+/* Pinned with the first copy from it, and in the context that is current then. */
+static bool pinned(struct gpw_session *s, const void *begin)
+{
+    struct gpw_landings *all = &s->memory->landings;
+    for (unsigned i = 0; i < all->count; i++)
+        if (all->at[i].begin == begin)
+            return true;
+    if (all->count == GPW_LANDINGS_MOST || !gpw_budget_take(s, GPW_USE_STAGING, GP_MESSAGE_MAX))
+        return false;
+    /* it is our need, not the client's call: no capture minds it */
+    bool before = gpw_strict(s, false);
+    CUresult r = s->driver->cuMemHostRegister_v2((void *)(uintptr_t)begin, GP_MESSAGE_MAX,
+                                                 CU_MEMHOSTREGISTER_PORTABLE);
+    gpw_strict(s, before);
+    if (r != CUDA_SUCCESS) {
+        gpw_budget_give(s, GPW_USE_STAGING, GP_MESSAGE_MAX);
+        return false;
+    }
+    struct gpw_landing *new = &all->at[all->count++];
+    new->begin = begin;
+    s->driver->cuCtxGetCurrent(&new->context);
+    new->context = gpw_context_root(s, new->context);
+    return true;
+}
+
+/* The end of a context undoes its pinning. */
+void gpw_landings_context_ended(struct gpw_session *s, CUcontext context)
+{
+    struct gpw_landings *all = &s->memory->landings;
+    for (unsigned i = 0; i < all->count;) {
+        if (all->at[i].context != context) {
+            i++;
+            continue;
+        }
+        gpw_budget_give(s, GPW_USE_STAGING, GP_MESSAGE_MAX);
+        all->at[i] = all->at[--all->count];
+    }
+}
+
+static void read_by_gpu(struct gpw_session *s, void *message, CUresult result)
+{
+    (void)result;
+    s->transport->let_go(s->channel, message);
+}
+
+CUresult gpw_gp_htod(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
+                     const void *data)
+{
+    void *begin = (void *)((uintptr_t)data & ~(uintptr_t)(GPW_LANDING_PAGE - 1));
+    struct gpw_after *after = NULL;
+    bool kept = bytes >= LEAST && s->transport->keep && s->transport->keep(s->channel, data) == 0;
+    CUresult r = CUDA_SUCCESS;
+    if (kept && pinned(s, begin))
+        r = gpw_after_prepare(s, stream, read_by_gpu, begin, &after);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuMemcpyHtoDAsync_v2(dst, data, bytes, stream);
+    if (after)
+        r = gpw_after_submitted(s, after, stream, r);
+    if (kept && (!after || r != CUDA_SUCCESS))
+        s->transport->let_go(s->channel, begin);
+    return r;
+}

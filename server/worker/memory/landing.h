@@ -1,0 +1,25 @@
+/*
+ * Long messages of a network lie in memory of the channel's that comes again (transport.h, keep).
+ * Pinned, the GPU reads an upload's bytes where they lie: nobody copies them once more.
+ */
+#ifndef GPW_LANDING_H
+#define GPW_LANDING_H
+
+#include "session.h"
+
+#define GPW_LANDINGS_MOST 16
+/* A message begins one. */
+#define GPW_LANDING_PAGE 4096u
+
+/* Those that are pinned, in memory_internal.h. */
+struct gpw_landings {
+    unsigned count;
+    struct gpw_landing {
+        const void *begin;
+        CUcontext context; /* with whose end it is pinned no more */
+    } at[GPW_LANDINGS_MOST];
+};
+
+void gpw_landings_context_ended(struct gpw_session *s, CUcontext context);
+
+#endif
