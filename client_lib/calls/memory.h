@@ -42,6 +42,10 @@ CUresult gpc_pinned_settle(const void *address, size_t bytes);
 bool gpc_pinned_may(uint64_t address);
 /* Note such a copy of a session; returns its cookie, 0 when there is no memory. */
 uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes);
+/* Whether, and where to, the bytes that such a notice brings belong: they are written there before it
+ * is acted on. */
+bool gpc_pinned_lands(struct gpc_session *s, const struct gp_req_gp_pinned_data *q, size_t size,
+                      struct gp_landing *to);
 /* Whether the session has still to bring the bytes of such copies. */
 bool gpc_pinned_expects(const struct gpc_session *s);
 /* Around the moment at which a session is said to be lost: from there on nothing is written

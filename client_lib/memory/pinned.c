@@ -19,6 +19,7 @@
 #include "host_function.h"
 #include "ipc.h"
 #include "its.h"
+#include "landing.h"
 #include "managed.h"
 #include "memory.h"
 #include "ranges.h"
@@ -45,6 +46,7 @@ struct expected {
     uint64_t cookie;
     char *to;
     size_t bytes;
+    unsigned landing; /* notices that the transport writes to their place */
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct expected *expected;
@@ -58,7 +60,7 @@ uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes)
     pthread_mutex_lock(&lock);
     uint64_t cookie = ++last_cookie;
     if (gpc_session_works(s)) { /* a lost one brings nothing any more */
-        *e = (struct expected){expected, s, cookie, to, bytes};
+        *e = (struct expected){expected, s, cookie, to, bytes, 0};
         expected = e;
         e = NULL;
     }
@@ -67,21 +69,59 @@ uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes)
     return cookie;
 }
 
+/* Under the lock. */
+static struct expected **expected_find(const struct gpc_session *s, uint64_t cookie)
+{
+    struct expected **at = &expected;
+    while (*at && ((*at)->cookie != cookie || (*at)->session != s))
+        at = &(*at)->next;
+    return at;
+}
+
+static bool has_room(const struct expected *e, const struct gp_req_gp_pinned_data *q)
+{
+    return e && q->offset <= e->bytes && q->bytes <= e->bytes - q->offset;
+}
+
+bool gpc_pinned_lands(struct gpc_session *s, const struct gp_req_gp_pinned_data *q, size_t size,
+                      struct gp_landing *to)
+{
+    const size_t begin = gp_align8(sizeof *q);
+    bool lands = false;
+    if (q->bytes != q->n_data || begin > size || q->bytes > size - begin)
+        return false;
+    pthread_mutex_lock(&lock);
+    struct expected *e = *expected_find(s, q->cookie);
+    if (has_room(e, q)) {
+        *to = (struct gp_landing){e->to + q->offset, begin, q->bytes};
+        e->landing++;
+        lands = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return lands;
+}
+
 void gpc_on_gp_pinned_data(struct gpc_session *s, const struct gp_req_gp_pinned_data *q,
                            const void *data)
 {
+    bool landed = gpc_landed(s), wrong = false;
     pthread_mutex_lock(&lock);
-    struct expected **at = &expected;
-    while (*at && ((*at)->cookie != q->cookie || (*at)->session != s))
-        at = &(*at)->next;
-    struct expected *e = *at;
-    if (e && q->offset <= e->bytes && q->bytes <= e->bytes - q->offset)
+    struct expected **at = expected_find(s, q->cookie), *e = *at;
+    if (e && landed)
+        e->landing--;
+    else if (has_room(e, q))
         memcpy(e->to + q->offset, data, q->bytes);
     if (e && q->last) {
-        *at = e->next;
-        free(e);
+        wrong = e->landing >
+                0; /* more comes behind the last: it is the session's until that ends */
+        if (!wrong) {
+            *at = e->next;
+            free(e);
+        }
     }
     pthread_mutex_unlock(&lock);
+    if (wrong)
+        gpc_session_lose(s, "the worker sent more of a copy than was asked for");
 }
 
 bool gpc_pinned_expects(const struct gpc_session *s)

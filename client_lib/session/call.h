@@ -59,6 +59,7 @@ struct gpc_call {
     uint64_t address[GPC_CALL_ADDRESSES];
     unsigned address_count;
     uint64_t salt;    /* of a cached call: the state that its answer depends on */
+    bool lands;       /* its answer is, or has been, written to where it belongs */
     bool part_of_one; /* one of several pieces that count as one round trip */
 
     /* the session's, while the call waits */

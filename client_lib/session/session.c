@@ -25,6 +25,7 @@
 #include "gpc_wire.h"
 #include "managed.h"
 #include "memory.h"
+#include "landing.h"
 #include "message.h"
 #include "monotonic.h"
 #include "operations_there.h"
@@ -45,6 +46,7 @@ void gpc_session_start(struct gpc_session *s, bool sync)
     pthread_cond_init(&s->wait_changed, NULL);
     if (s->transport->relieve)
         s->transport->relieve(s->channel, relieve, s);
+    gpc_landing_start(s);
 }
 
 bool gpc_session_sync(void)
@@ -95,6 +97,7 @@ static CUresult gone(const struct gpc_session *s)
 /* A call that the reader has taken is no longer listed: it gets its answer. */
 void gpc_session_lose(struct gpc_session *s, const char *what)
 {
+    gpc_ground(s);
     gpc_pinned_lose_begin();
     pthread_mutex_lock(&s->wait_lock);
     bool first = !s->broken;
@@ -188,30 +191,8 @@ static void waiting_withdraw(struct gpc_session *s, struct gpc_call *call)
     while (call->state == GPC_CALL_TAKEN)
         pthread_cond_wait(&s->wait_changed, &s->wait_lock);
     pthread_mutex_unlock(&s->wait_lock);
-}
-
-/* Copy an answer to where its call wants it; false when it cannot be one. */
-static bool reply_fill(struct gpc_call *call, const struct gp_reply *reply, size_t size)
-{
-    call->result = gpc_result_from(reply->result);
-    if (call->result != CUDA_SUCCESS || !call->reply)
-        return true;
-    if (size < call->reply_size)
-        return false;
-    memcpy(call->reply, reply, call->reply_size);
-    size_t at = call->reply_size;
-    for (unsigned i = 0; i < call->out_count; i++) {
-        struct gpc_call_room *out = &call->out[i];
-        uint32_t n;
-        memcpy(&n, (const char *)reply + out->length_at, sizeof n);
-        at = gp_align8(at);
-        if (at > size || n > size - at || n > out->room)
-            return false;
-        memcpy(out->to, (const char *)reply + at, n);
-        out->got = n;
-        at += n;
-    }
-    return true;
+    if (call->lands)
+        gpc_ground(s);
 }
 
 static bool deliver(struct gpc_session *s, const void *message, size_t size)
@@ -227,7 +208,10 @@ static bool deliver(struct gpc_session *s, const void *message, size_t size)
     struct gpc_call *call = waiting_take(s, h->seq);
     if (!call)
         return false;
-    bool right = reply_fill(call, message, size);
+    bool landed = gpc_landed(s);
+    bool right = call->lands == landed && gpc_reply_fill(call, message, size, landed);
+    if (call->lands && !landed) /* nor may another message that claims to be it go on */
+        gpc_ground(s);
     if (!right)
         call->result = CUDA_ERROR_UNKNOWN;
     if (gp_error_is_sticky((int)call->result))

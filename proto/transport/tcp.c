@@ -366,5 +366,8 @@ const struct gp_transport gp_transport_tcp = {
     .release = tcp_release,
     .keep = tcp_keep,
     .let_go = tcp_let_go,
+    .land = tcp_land,
+    .landed = tcp_landed,
+    .ground = tcp_ground,
     .close = tcp_close,
 };

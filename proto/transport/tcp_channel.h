@@ -93,6 +93,9 @@ int tcp_recv(struct gp_channel *ch, int64_t timeout_us, const void **message, si
 void tcp_release(struct gp_channel *ch);
 int tcp_keep(struct gp_channel *ch, const void *within);
 void tcp_let_go(struct gp_channel *ch, const void *within);
+void tcp_land(struct gp_channel *ch, gp_land_fn *ask, void *owner);
+bool tcp_landed(const struct gp_channel *ch);
+void tcp_ground(struct gp_channel *ch);
 
 /* tcp_keeper.c */
 int tcp_keeper_start(struct gp_channel *ch);

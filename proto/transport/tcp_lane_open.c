@@ -52,7 +52,7 @@ static int connected_wait(const struct tcp_socket *s, int64_t deadline)
 static int lane_come(struct tcp_lane *lane, int64_t deadline)
 {
     struct tcp_lanes *l = lane->all;
-    const unsigned char mark[DOOR_MARK_BYTES] = {(unsigned char)lane->number,
+    const unsigned char mark[DOOR_MARK_BYTES] = {(unsigned char)(STRIPE_MARK + lane->number),
                                                  (unsigned char)l->wanted};
     unsigned char unused[DOOR_WORD_BYTES];
     struct door_knocked k;
@@ -126,7 +126,7 @@ static bool mark_fits(struct porter *p, const unsigned char *mark)
         p->asked = mark[1];
         p->count = p->asked < l->wanted ? p->asked : l->wanted;
     }
-    return mark[0] == l->opened && mark[1] == p->asked && l->opened < p->count;
+    return mark[0] == STRIPE_MARK + l->opened && mark[1] == p->asked && l->opened < p->count;
 }
 
 static int lane_take_in(struct porter *p)

@@ -52,14 +52,15 @@ static ssize_t lane_take(struct tcp_lane *lane, void *to, size_t size)
     }
 }
 
-/* Read all of it. -EAGAIN: not a byte of it came for a while, only if it is `ahead`. */
-static int lane_read(struct tcp_lane *lane, void *to, size_t size, bool ahead)
+/* Read all of it, which `*got` counts. -EAGAIN: not a byte of it came for a while, only if it is
+ * `ahead`; -EFAULT: what comes next cannot be written there. */
+static int lane_read(struct tcp_lane *lane, void *to, size_t size, bool ahead, size_t *got)
 {
-    size_t got = 0;
-    while (got < size) {
-        ssize_t n = lane_take(lane, (char *)to + got, size - got);
+    *got = 0;
+    while (*got < size) {
+        ssize_t n = lane_take(lane, (char *)to + *got, size - *got);
         if (n > 0) {
-            got += (size_t)n;
+            *got += (size_t)n;
             continue;
         }
         if (n != -EAGAIN)
@@ -68,30 +69,69 @@ static int lane_read(struct tcp_lane *lane, void *to, size_t size, bool ahead)
         int rc = tcp_socket_wait(&lane->socket, POLLIN, until);
         if (rc || ended(lane->all))
             return rc ? rc : -ECANCELED;
-        if (ahead && got == 0 && gp_clock_ns() >= until)
+        if (ahead && *got == 0 && gp_clock_ns() >= until)
             return -EAGAIN;
     }
     return 0;
+}
+
+/* The next part of a piece that lies together, here or where it belongs. */
+static int part_read(struct tcp_lane *lane, struct lanes_slot *slot, size_t end, size_t *at,
+                     struct gp_landing *where)
+{
+    size_t begin = where->begin, behind = begin + where->size, got = 0;
+    bool lands = *at >= begin && *at < behind;
+    size_t until = lands ? behind : *at < begin ? begin : end;
+    void *to = lands ? (char *)where->to + (*at - begin) : (void *)(slot->block->bytes + *at);
+    if (until > end || where->size == 0)
+        until = end;
+    int rc = lands && lane->tls && !tcp_landing_is_writable(to, until - *at) ? -EFAULT : 0;
+    if (rc == 0)
+        rc = lane_read(lane, to, until - *at, false, &got);
+    *at += got;
+    if (rc != -EFAULT || !lands)
+        return rc == -EFAULT ? -EPIPE : rc;
+    /* The program has it protected, and its own thread faults as with any call. */
+    slot->fell[lane->number] = *at;
+    where->size = 0;
+    return 0;
+}
+
+static int bytes_read(struct tcp_lane *lane, uint64_t number, size_t size,
+                      const unsigned char *message)
+{
+    struct tcp_lanes *l = lane->all;
+    struct lanes_slot *slot = &l->slot[number % LANES_SLOTS];
+    struct stripe_piece piece = stripe_piece_of(size, lane->number, l->carry);
+    struct gp_landing where;
+    size_t at = piece.begin, end = piece.begin + piece.size;
+    int rc = 0;
+    tcp_landing_begin(l, number, size, message, &where);
+    bool lands = where.size > 0;
+    while (rc == 0 && at < end)
+        rc = part_read(lane, slot, end, &at, &where);
+    if (lands)
+        tcp_landing_end(l);
+    return rc;
 }
 
 static int piece_read(struct tcp_lane *lane, uint64_t number)
 {
     struct tcp_lanes *l = lane->all;
     struct lanes_slot *slot = &l->slot[number % LANES_SLOTS];
-    struct stripe_head head;
+    struct stripe_opening opening;
     unsigned lanes = l->carry;
-    size_t size;
+    size_t size, got;
     bool ahead = number > 0; /* for the first it has waited */
     int rc;
-    while ((rc = lane_read(lane, &head, sizeof head, ahead)) == -EAGAIN)
+    while ((rc = lane_read(lane, &opening, sizeof opening, ahead, &got)) == -EAGAIN)
         if ((rc = turn_wait(lane, number, false)) != 0)
             return rc;
     if (rc == 0)
-        rc = stripe_head_check(&head, lane->number, number, &size);
+        rc = stripe_head_check(&opening.head, lane->number, number, &size);
     if (rc)
         return rc;
-    struct stripe_piece piece = stripe_piece_of(size, lane->number, lanes);
-    rc = lane_read(lane, slot->block->bytes + piece.begin, piece.size, false);
+    rc = bytes_read(lane, number, size, opening.message);
     if (rc)
         return rc;
     slot->sizes[lane->number] = size;

@@ -104,7 +104,7 @@ static void due_sleep(struct tcp_lane *lane)
     struct tcp_lanes *l = lane->all;
     pthread_mutex_lock(&l->lock);
     while (!atomic_load(&lane->due) && !atomic_load(&l->stop))
-        pthread_cond_wait(&l->wake, &l->lock);
+        pthread_cond_wait(&l->sends, &l->lock);
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -142,8 +142,9 @@ static void piece_make(struct tcp_lane *lane, const struct iovec *iov, int count
 {
     struct tcp_lanes *l = lane->all;
     struct stripe_piece piece = stripe_piece_of(size, lane->number, l->carry);
-    lane->head = stripe_head_make(lane->number, size, l->sent);
-    lane->list[0] = (struct iovec){&lane->head, sizeof lane->head};
+    lane->opening.head = stripe_head_make(lane->number, size, l->sent);
+    stripe_message_head(iov, count, lane->opening.message);
+    lane->list[0] = (struct iovec){&lane->opening, sizeof lane->opening};
     lane->count = 1 + stripe_gather(iov, count, piece, lane->list + 1);
 }
 
@@ -157,7 +158,7 @@ static void pieces_hand_out(struct tcp_lanes *l)
         if (l->lane[i].has_sender)
             atomic_store(&l->lane[i].due, true);
     pthread_mutex_lock(&l->lock);
-    pthread_cond_broadcast(&l->wake);
+    pthread_cond_broadcast(&l->sends);
     pthread_mutex_unlock(&l->lock);
 }
 

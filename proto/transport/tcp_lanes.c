@@ -69,7 +69,10 @@ static struct tcp_lanes *lanes_new(struct gp_channel *ch, unsigned wanted,
     memcpy(l->word, word, sizeof l->word);
     pthread_mutex_init(&l->lock, NULL);
     condition_make(&l->wake);
+    condition_make(&l->sends);
     condition_make(&l->arrived);
+    pthread_mutex_init(&l->landing.lock, NULL);
+    condition_make(&l->landing.over);
     for (unsigned i = 0; i < STRIPE_LANES_MAX; i++) {
         struct tcp_lane *lane = &l->lane[i];
         lane->all = l;
@@ -204,11 +207,15 @@ void tcp_lanes_close(struct tcp_lanes *l, int64_t deadline, bool forked)
     tcp_lanes_end_opening(l);
     pthread_mutex_lock(&l->lock);
     pthread_cond_broadcast(&l->wake);
+    pthread_cond_broadcast(&l->sends);
     pthread_mutex_unlock(&l->lock);
     for (unsigned i = 0; i < STRIPE_LANES_MAX; i++)
         lane_end(&l->lane[i], deadline);
     pthread_cond_destroy(&l->wake);
+    pthread_cond_destroy(&l->sends);
     pthread_cond_destroy(&l->arrived);
+    pthread_cond_destroy(&l->landing.over);
+    pthread_mutex_destroy(&l->landing.lock);
     pthread_mutex_destroy(&l->lock);
     for (unsigned i = 0; i < LANES_BLOCKS; i++)
         if (!l->block[i].kept) /* who keeps it may still have it read */
@@ -259,8 +266,10 @@ int tcp_lanes_take(struct tcp_lanes *l, size_t size, const void **message)
     for (unsigned i = 0; i < lanes; i++)
         if (slot->sizes[i] != size)
             return -EPROTO;
-    *message = slot->block->bytes;
-    return 0;
+    int rc = tcp_landing_finish(l, slot, size);
+    if (rc == 0)
+        *message = slot->block->bytes;
+    return rc;
 }
 
 void tcp_lanes_release(struct tcp_lanes *l)

@@ -6,6 +6,7 @@
  *   tcp_lane_open.c    a client's knocks behind its own, and a worker's door for them
  *   tcp_lane_read.c    a thread for each that reads pieces to where the message is lent from
  *   tcp_lane_send.c    sending pieces side by side
+ *   tcp_lane_land.c    where the bulk of messages goes
  *   tcp_lane_keep.c    the memory that messages lie in
  *
  * A client asks for lanes as it connects and goes on without them; a worker says in the
@@ -42,7 +43,7 @@ struct tcp_lane {
 
     /* What is to be sent: of the sending thread until `due`, then of the lane's sender. */
     _Atomic bool due;
-    struct stripe_head head;
+    struct stripe_opening opening;
     struct iovec list[GP_GATHER_MAX + 1];
     int count;
 };
@@ -57,6 +58,12 @@ struct lanes_slot {
     struct lanes_block *block;
     size_t sizes[STRIPE_LANES_MAX];
     _Atomic unsigned come; /* pieces that are there */
+
+    /* Where its bulk goes: set by the first lane that brings a piece, under the landing's lock. */
+    uint64_t asked;            /* for this message, and one more; 0: for none */
+    struct gp_landing landing; /* size 0: it is lent */
+    unsigned char head[GP_MESSAGE_HEAD];
+    size_t fell[STRIPE_LANES_MAX]; /* from here on a lane's piece is in the block; 0: not so */
 };
 
 struct tcp_lanes {
@@ -65,7 +72,8 @@ struct tcp_lanes {
     bool accepts, encrypts;
     struct tcp_lane lane[STRIPE_LANES_MAX];
     pthread_mutex_t lock;
-    pthread_cond_t wake;    /* of readers and senders */
+    pthread_cond_t wake;    /* of readers */
+    pthread_cond_t sends;   /* of senders */
     pthread_cond_t arrived; /* of who waits for a message, or for its being sent */
     _Atomic bool stop;
 
@@ -88,6 +96,14 @@ struct tcp_lanes {
     /* A lane brings nothing more: the first message of which a piece is missing, and why. */
     _Atomic uint64_t broken_at;
     _Atomic int broken;
+
+    struct {
+        pthread_mutex_t lock; /* nothing of the channel's is locked under it */
+        pthread_cond_t over;
+        gp_land_fn *ask; /* NULL: everything is lent */
+        void *owner;
+        unsigned busy; /* pieces that are being written to where they belong */
+    } landing;
 
     /* Sending: under the channel's sending lock. */
     uint64_t sent;
@@ -115,6 +131,10 @@ void tcp_lanes_release(struct tcp_lanes *l);
 /* The message that was taken, before its release: 0, -EAGAIN. */
 int tcp_lanes_keep(struct tcp_lanes *l, const void *within);
 void tcp_lanes_let_go(struct tcp_lanes *l, const void *within);
+/* transport.h: land, landed of the message that was taken, ground. */
+void tcp_lanes_land(struct tcp_lanes *l, gp_land_fn *ask, void *owner);
+bool tcp_lanes_landed(const struct tcp_lanes *l);
+void tcp_lanes_ground(struct tcp_lanes *l);
 /* Sleep until it may be there, never for long. */
 void tcp_lanes_wait(struct tcp_lanes *l, int64_t deadline);
 
@@ -138,6 +158,15 @@ void tcp_lanes_break(struct tcp_lanes *l, uint64_t number, int why);
 /* With the lock: wait for `arrived`. */
 void tcp_lanes_sleep(struct tcp_lanes *l, int64_t until);
 int tcp_lanes_prepare(struct tcp_lanes *l, unsigned lanes);
+/* tcp_lane_land.c: by a lane that has read the opening of a piece; `where` has size 0 if the message
+ * is lent, else an end must follow. */
+void tcp_landing_begin(struct tcp_lanes *l, uint64_t number, size_t size,
+                       const unsigned char *message, struct gp_landing *where);
+void tcp_landing_end(struct tcp_lanes *l);
+/* Whether bytes may be written there, from a thread that must not fault. */
+bool tcp_landing_is_writable(void *to, size_t size);
+/* Of a whole message: what fell is brought where it belongs, and the head was the message's. */
+int tcp_landing_finish(struct tcp_lanes *l, struct lanes_slot *slot, size_t size);
 /* Memory for the slot, that nobody else has. */
 bool tcp_lanes_block(struct tcp_lanes *l, struct lanes_slot *slot);
 void *tcp_lane_reader(void *lane);

@@ -1,6 +1,7 @@
 /* Receiving: by the thread that asks, from the socket, or what the lanes have read. */
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "transport/tcp_channel.h"
 
@@ -172,4 +173,25 @@ void tcp_let_go(struct gp_channel *ch, const void *within)
 {
     if (ch->lanes && !tcp_is_forked(ch))
         tcp_lanes_let_go(ch->lanes, within);
+}
+
+void tcp_land(struct gp_channel *ch, gp_land_fn *ask, void *owner)
+{
+    if (ch->lanes && !tcp_is_forked(ch))
+        tcp_lanes_land(ch->lanes, ask, owner);
+}
+
+bool tcp_landed(const struct gp_channel *ch)
+{
+    return ch->striped && tcp_lanes_landed(ch->lanes);
+}
+
+void tcp_ground(struct gp_channel *ch)
+{
+    if (tcp_is_forked(ch))
+        return; /* its threads are the parent's */
+    tcp_channel_kill(ch, -EPIPE);
+    tcp_socket_shut(&ch->socket, SHUT_RDWR);
+    if (ch->lanes)
+        tcp_lanes_ground(ch->lanes);
 }

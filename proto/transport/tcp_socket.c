@@ -83,7 +83,7 @@ ssize_t tcp_socket_recv(struct tcp_socket *s, void *to, size_t size)
     if (!tcp_socket_is_ours(s))
         return -EBADF;
     ssize_t n = recv(s->fd, to, size, MSG_DONTWAIT);
-    return n < 0 ? end_of(s, errno) : n == 0 ? -EPIPE : n;
+    return n == 0 ? -EPIPE : n > 0 ? n : errno == EFAULT ? -EFAULT : end_of(s, errno);
 }
 
 /* Asked of a number that may be somebody else's by now: it takes nothing from him. */

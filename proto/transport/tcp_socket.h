@@ -18,7 +18,7 @@ void tcp_socket_init(struct tcp_socket *s, int fd, const struct gp_silence *sile
 bool tcp_socket_is_ours(const struct tcp_socket *s);
 /* Send without waiting: bytes (> 0), -EAGAIN, -EPIPE, -EBADF. */
 ssize_t tcp_socket_send(struct tcp_socket *s, const struct iovec *iov, int count);
-/* Likewise; -EPIPE also at its end. */
+/* Likewise; -EPIPE also at its end, -EFAULT no byte can be written there. */
 ssize_t tcp_socket_recv(struct tcp_socket *s, void *to, size_t size);
 /* Whether to try, from a thread that asks again and again: cheaper than trying for who must see
  * each time whether the descriptor is still ours. */

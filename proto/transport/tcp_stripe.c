@@ -49,6 +49,16 @@ struct stripe_piece stripe_piece_of(size_t message, unsigned lane, unsigned lane
     return (struct stripe_piece){begin, end - begin};
 }
 
+void stripe_message_head(const struct iovec *iov, int count, unsigned char *out)
+{
+    size_t at = 0;
+    for (int i = 0; i < count && at < GP_MESSAGE_HEAD; i++) {
+        size_t left = GP_MESSAGE_HEAD - at, n = iov[i].iov_len < left ? iov[i].iov_len : left;
+        memcpy(out + at, iov[i].iov_base, n);
+        at += n;
+    }
+}
+
 int stripe_gather(const struct iovec *iov, int count, struct stripe_piece piece, struct iovec *out)
 {
     size_t at = 0, end = piece.begin + piece.size;

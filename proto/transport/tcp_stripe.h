@@ -29,7 +29,11 @@ struct stripe_note {
  * nobody may write. */
 int stripe_note_read(const unsigned char *at, size_t left, struct stripe_note *out);
 
-/* Before each piece. */
+/* A lane's number as it comes to the door: those of before pieces began so counted from 0. */
+#define STRIPE_MARK 0x80u
+
+/* Before each piece, and behind it the first GP_MESSAGE_HEAD bytes of the message: who reads a piece
+ * knows whose it is. */
 struct stripe_head {
     uint32_t magic;
     uint32_t lane;
@@ -37,6 +41,10 @@ struct stripe_head {
     uint32_t number; /* of the message among those on the lanes, from 0; it wraps */
 };
 struct stripe_head stripe_head_make(unsigned lane, size_t size, uint64_t number);
+struct stripe_opening {
+    struct stripe_head head;
+    unsigned char message[GP_MESSAGE_HEAD];
+};
 /* Whether it is the one that is due on this lane: 0 or -EPROTO; `size` is within the limits. */
 int stripe_head_check(const struct stripe_head *h, unsigned lane, uint64_t number, size_t *size);
 
@@ -45,6 +53,8 @@ struct stripe_piece {
     size_t begin, size;
 };
 struct stripe_piece stripe_piece_of(size_t message, unsigned lane, unsigned lanes);
+/* The first GP_MESSAGE_HEAD bytes of a gather list, which has more. */
+void stripe_message_head(const struct iovec *iov, int count, unsigned char *out);
 /* The part of a gather list that is such a piece: how many entries of `out`, which has
  * GP_GATHER_MAX. */
 int stripe_gather(const struct iovec *iov, int count, struct stripe_piece piece, struct iovec *out);

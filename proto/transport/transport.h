@@ -53,6 +53,16 @@ enum gp_transport_caps {
     GP_CAP_SHARE = 1u << 0,
 };
 
+/* The first bytes of a message, by which who receives knows it. */
+#define GP_MESSAGE_HEAD 64
+/* Where bytes [begin, begin + size) of a message belong. */
+struct gp_landing {
+    void *to;
+    size_t begin, size;
+};
+/* See `land`. False: nowhere. */
+typedef bool gp_land_fn(void *owner, const void *head, size_t size, struct gp_landing *out);
+
 /* A piece of memory that both sides of a channel have mapped. `addr` is this
  * side's address; the two sides' addresses are equal when `same_address`. */
 struct gp_share {
@@ -129,6 +139,18 @@ struct gp_transport {
      * is no such message, or it cannot be kept now. NULL where none can. As `recv`, for one thread. */
     int (*keep)(struct gp_channel *ch, const void *within);
     void (*let_go)(struct gp_channel *ch, const void *within);
+
+    /* Have the bulk of long messages written to where it belongs, not lent: `ask` is called with the
+     * head of a message that is coming, on a thread of the channel's, and what it names must be the
+     * channel's until the message has been released, or `ground` returns. It may block no longer than
+     * a lock does, and may not call the channel. Once, before anything long is expected. NULL where
+     * everything is lent. */
+    void (*land)(struct gp_channel *ch, gp_land_fn *ask, void *owner);
+    /* Whether that was done with the borrowed message: of it only the bytes before and behind those
+     * are there. */
+    bool (*landed)(const struct gp_channel *ch);
+    /* Nothing is written there any more when it returns, and the channel is dead. */
+    void (*ground)(struct gp_channel *ch);
 
     /* Shared memory (GP_CAP_SHARE only; NULL elsewhere). The sharing side makes
      * `size` bytes, mapped at `hint` if that is free (NULL: anywhere), and its

@@ -80,7 +80,8 @@ static void worker_open(struct ends *e, struct caller *c)
 static int lane_try(struct caller *c, const unsigned char *word, unsigned number, unsigned lanes,
                     int *fd)
 {
-    const unsigned char mark[DOOR_MARK_BYTES] = {(unsigned char)number, (unsigned char)lanes};
+    const unsigned char mark[DOOR_MARK_BYTES] = {(unsigned char)(STRIPE_MARK + number),
+                                                 (unsigned char)lanes};
     struct door_knocked k;
     int rc = gp_dial(c->endpoint, PATIENCE_MS, fd);
     if (rc)
@@ -152,6 +153,7 @@ enum lie {
     LIE_SIZE, /* of one lane's head, within the limits */
     LIE_LONG, /* beyond them */
     LIE_NOTE, /* the note's, with all heads the same */
+    LIE_HEAD, /* what stands before a piece is not what the message begins with */
     LIE_MORE, /* a lane sends on behind its piece */
     LIE_CUT,  /* a lane ends in its piece */
     LIE_GONE, /* everything ends in a piece */
@@ -172,10 +174,13 @@ static void message_send(struct caller *c, unsigned lanes, const unsigned char *
         head.size += lies && lie == LIE_SIZE ? 64 : 0;
         head.size = lies && lie == LIE_LONG ? UINT32_MAX : head.size;
         size_t size = lies && (lie == LIE_CUT || lie == LIE_GONE) ? piece.size / 2 : piece.size;
-        write_all(c->lane[i], &head, sizeof head);
+        struct stripe_opening opening = {.head = head};
+        memcpy(opening.message, bytes, GP_MESSAGE_HEAD);
+        opening.message[0] ^= lie == LIE_HEAD;
+        write_all(c->lane[i], &opening, sizeof opening);
         write_all(c->lane[i], bytes + piece.begin, size);
         if (lies && (lie == LIE_SIZE || lie == LIE_MORE))
-            write_all(c->lane[i], bytes, 64);
+            write_all(c->lane[i], bytes, 2 * sizeof opening);
     }
     if (lie == LIE_CUT || lie == LIE_GONE)
         shutdown(c->lane[1], SHUT_RDWR);
@@ -183,39 +188,109 @@ static void message_send(struct caller *c, unsigned lanes, const unsigned char *
         shutdown(c->stream, SHUT_RDWR);
 }
 
+/* Where messages go, and how often somebody asked. */
+struct field {
+    unsigned char to[SIZE];
+    _Atomic unsigned asked;
+};
+
+static bool lands(void *owner, const void *head, size_t size, struct gp_landing *out)
+{
+    struct field *f = owner;
+    (void)head;
+    f->asked++;
+    *out = (struct gp_landing){f->to, 32, size - 32};
+    return true;
+}
+
+static void lanes_bring(const unsigned char *bytes, enum lie lie, struct field *f)
+{
+    struct ends e;
+    struct caller c;
+    const void *message;
+    size_t size;
+    worker_open(&e, &c);
+    lanes_come(&c, 3);
+    if (f)
+        tp->land(e.worker, lands, f);
+    message_send(&c, 3, bytes, lie);
+    int rc = tp->recv(e.worker, PATIENCE_US, &message, &size);
+    bool whole = lie == LIE_NONE || lie == LIE_MORE || (lie == LIE_HEAD && !f);
+    if (rc == 0) { /* what follows it is another lane's matter */
+        assert_true(whole);
+        assert_int_equal(size, SIZE);
+        assert_memory_equal(message, bytes, f ? 32 : SIZE);
+        if (f)
+            assert_memory_equal(f->to, bytes + 32, SIZE - 32);
+        tp->release(e.worker);
+    } else if (lie == LIE_CUT || lie == LIE_GONE) {
+        assert_int_equal(rc, -EPIPE);
+    } else {
+        assert_int_equal(rc, -EPROTO);
+    }
+    if (lie == LIE_MORE) /* but not the next message's, which it claims to be */
+        while ((rc = tp->recv(e.worker, PATIENCE_US, &message, &size)) == 0)
+            tp->release(e.worker);
+    if (!whole || lie == LIE_MORE)
+        assert_true(rc == -EPROTO || rc == -EPIPE);
+    ends_part(&e, &c, 3);
+}
+
+static void bytes_make(unsigned char *bytes)
+{
+    for (size_t i = 0; i < SIZE; i++)
+        bytes[i] = (unsigned char)(i * 7 + (i >> 9));
+}
+
+/* Lent, and written to where it belongs. */
 static void test_what_lanes_bring(void **state)
 {
     (void)state;
     static unsigned char bytes[SIZE];
-    for (size_t i = 0; i < SIZE; i++)
-        bytes[i] = (unsigned char)(i * 7 + (i >> 9));
+    static struct field f;
+    bytes_make(bytes);
     for (int lie = LIE_NONE; lie < LIE_COUNT; lie++) {
-        struct ends e;
-        struct caller c;
-        const void *message;
-        size_t size;
-        worker_open(&e, &c);
-        lanes_come(&c, 3);
-        message_send(&c, 3, bytes, (enum lie)lie);
-        int rc = tp->recv(e.worker, PATIENCE_US, &message, &size);
-        bool whole = lie == LIE_NONE || lie == LIE_MORE;
-        if (rc == 0) { /* what follows it is another lane's matter */
-            assert_true(whole);
-            assert_int_equal(size, SIZE);
-            assert_memory_equal(message, bytes, SIZE);
-            tp->release(e.worker);
-        } else if (lie == LIE_CUT || lie == LIE_GONE) {
-            assert_int_equal(rc, -EPIPE);
-        } else {
-            assert_int_equal(rc, -EPROTO);
-        }
-        if (lie == LIE_MORE) /* but not the next message's, which it claims to be */
-            while ((rc = tp->recv(e.worker, PATIENCE_US, &message, &size)) == 0)
-                tp->release(e.worker);
-        if (lie != LIE_NONE)
-            assert_true(rc == -EPROTO || rc == -EPIPE);
-        ends_part(&e, &c, 3);
+        lanes_bring(bytes, (enum lie)lie, NULL);
+        f.asked = 0;
+        lanes_bring(bytes, (enum lie)lie, &f);
+        assert_true(f.asked == 1 || lie != LIE_NONE);
     }
+}
+
+/* A peer that stops in a piece keeps nobody from taking its memory back, for ever. */
+static void test_no_landing_behind_the_end(void **state)
+{
+    (void)state;
+    static unsigned char bytes[SIZE];
+    static struct field f;
+    struct ends e;
+    struct caller c;
+    const void *message;
+    size_t size;
+    struct stripe_note note = {SIZE, STRIPE_NOTE_MESSAGE};
+    bytes_make(bytes);
+    f.asked = 0;
+    worker_open(&e, &c);
+    lanes_come(&c, 2);
+    tp->land(e.worker, lands, &f);
+    assert_true(write_all(c.stream, &note, sizeof note));
+    for (unsigned i = 0; i < 2; i++) {
+        struct stripe_opening opening = {.head = stripe_head_make(i, SIZE, 0)};
+        memcpy(opening.message, bytes, GP_MESSAGE_HEAD);
+        assert_true(write_all(c.lane[i], &opening, sizeof opening));
+        assert_true(write_all(c.lane[i], bytes + stripe_piece_of(SIZE, i, 2).begin, 4096));
+    }
+    do
+        assert_int_equal(tp->recv(e.worker, 1000, &message, &size), -EAGAIN);
+    while (f.asked == 0);
+    tp->ground(e.worker);
+    memset(f.to, 0x5a, sizeof f.to);
+    for (unsigned i = 0; i < 2; i++)
+        (void)write_all(c.lane[i], bytes, 4096);
+    assert_int_equal(tp->recv(e.worker, PATIENCE_US, &message, &size), -EPIPE);
+    for (size_t i = 0; i < sizeof f.to; i++)
+        assert_int_equal(f.to[i], 0x5a);
+    ends_part(&e, &c, 2);
 }
 
 /* Notes that a client may not write, or not yet. */
@@ -392,9 +467,13 @@ int main(void)
     static const struct transport_suite own = {.name = "tcp", .raw = RAW_TCP};
     suite = &own;
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_lanes_bring),  cmocka_unit_test(test_notes_out_of_place),
-        cmocka_unit_test(test_a_stranger_s_lane), cmocka_unit_test(test_more_lanes_than_there_are),
-        cmocka_unit_test(test_too_few_lanes),     cmocka_unit_test(test_a_worker_s_notes),
+        cmocka_unit_test(test_what_lanes_bring),
+        cmocka_unit_test(test_notes_out_of_place),
+        cmocka_unit_test(test_a_stranger_s_lane),
+        cmocka_unit_test(test_more_lanes_than_there_are),
+        cmocka_unit_test(test_too_few_lanes),
+        cmocka_unit_test(test_a_worker_s_notes),
+        cmocka_unit_test(test_no_landing_behind_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
