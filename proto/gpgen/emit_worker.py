@@ -8,7 +8,7 @@ from .emit_wire import NOTE
 from .layout import OVERALIGNED, tails_in, tails_out, values_out
 from .param import OBJECTS, OF_CONTEXT, PARENTS, Param
 from .spec import LOCATIONS, Function, Spec
-from .worker_words import own_call
+from .worker_words import answer_prepared, own_call
 
 ACCESS = "CUmemAccessDesc"
 
@@ -446,10 +446,9 @@ def _dispatcher(spec: Spec, f: Function) -> list[str]:
         lines += [f"    if (r == CUDA_SUCCESS)\n        {ending};" for ending in _endings(f)]
     call = _call(f)
     if f.waits_for and f.calls:
-        send = f"gpw_answer_{f.name}, &answer)"
-        lines.append("    struct gpw_answer_wait *answer = NULL;\n    if (r == CUDA_SUCCESS)")
-        lines.append(f"        r = gpw_answer_prepare(s, gpw_token_of(h), {f.waits_for}, {send};")
-        call = f"gpw_answer_submitted(s, answer, {f.waits_for}, {call})"
+        lines.append(f"    struct gpw_answer_wait *answer = NULL;\n    {answer_prepared(f)}")
+        if not own_call(f):
+            call = f"gpw_answer_submitted(s, answer, {f.waits_for}, {call})"
     kept = [_KEEPING[p.handle].format(p.name) for p in _ended(f) if p.handle in _KEEPING]
     may = " && ".join(["r == CUDA_SUCCESS", *(f"!{keeps}" for keeps in kept)])
     lines.append(f"    if ({may})\n        r = {call};")

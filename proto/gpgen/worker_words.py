@@ -9,7 +9,8 @@ calls       the call that does it, over the parameters, if it is not the driver'
             of the same name: another one of the driver's, "cuX(a, b)", or one of the
             worker's, "gpw_x(a, b)", which at least two entries use
 waits_for   answered when a stream parameter's work is over, or the context's ("context");
-            with `calls`, the work that the call has put there
+            with `calls`, the work that the call has put there; one of the worker's is handed
+            the `answer`, which is sent as gpw_answer_submitted or gpw_answer_written say
 idle        made when no stream is blocked by what a message must end; never fails
 tells       success says that work is over: told behind what older waits have to send
 takes       how many bytes of the current device's memory the driver takes at least, a call
@@ -33,6 +34,13 @@ _CALL = re.compile(r"(?P<name>(cu|gpw_)\w+)\(.*\)$")
 def own_call(f: Function) -> str:
     """The worker's function that does it, "" if none is said."""
     return f.calls.partition("(")[0] if f.calls.startswith("gpw_") else ""
+
+
+def answer_prepared(f: Function) -> str:
+    """The answer is there before the work is; a call of the worker's own asks the stream itself."""
+    how, of = ("_unasked", "") if own_call(f) else ("", f" {f.waits_for},")
+    call = f"gpw_answer_prepare{how}(s, gpw_token_of(h),{of} gpw_answer_{f.name}, &answer)"
+    return f"if (r == CUDA_SUCCESS)\n        r = {call};"
 
 
 def check(functions: list[Function]) -> None:

@@ -72,6 +72,8 @@ static CUresult fake_event_synchronize(CUevent event)
 
 static CUresult fake_stream_query(CUstream stream)
 {
+    if (stream == CU_STREAM_PER_THREAD)
+        return gpu.per_thread_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
     const struct fake_stream *f = &gpu.streams[stream_index(stream)];
     if (f->capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -83,6 +85,12 @@ static CUresult fake_stream_query(CUstream stream)
 static CUresult fake_stream_context(CUstream stream, CUcontext *context)
 {
     *context = gpu.streams[stream_index(stream)].context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_stream_flags(CUstream stream, unsigned *flags)
+{
+    *flags = gpu.streams[stream_index(stream)].flags;
     return CUDA_SUCCESS;
 }
 
@@ -106,6 +114,7 @@ struct gpw_driver streams_driver = {
     .cuEventSynchronize = fake_event_synchronize,
     .cuStreamQuery = fake_stream_query,
     .cuStreamGetCtx = fake_stream_context,
+    .cuStreamGetFlags = fake_stream_flags,
     .cuStreamIsCapturing = fake_stream_capturing,
     .cuCtxGetCurrent = fake_current,
 };

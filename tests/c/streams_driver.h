@@ -22,6 +22,7 @@ struct fake_stream {
     CUresult error;
     CUcontext context;
     CUstreamCaptureStatus capture;
+    unsigned flags;
 };
 
 struct fake_gpu {
@@ -33,6 +34,7 @@ struct fake_gpu {
     unsigned event_last, events_alive, records;
     CUresult create_fails, record_fails;
     CUcontext current;
+    bool per_thread_busy;
 };
 
 extern struct fake_gpu gpu;

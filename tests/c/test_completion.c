@@ -24,9 +24,11 @@ static _Alignas(64) unsigned char page[GP_COMPLETION_BYTES];
 
 static struct {
     CUcontext current;
-    CUresult register_fails, write_fails, copy_fails, capturing;
-    bool captures, prints, beside;
-    unsigned registered, answers, asked;
+    CUresult register_fails, write_fails, copy_fails, capturing, stream_says;
+    bool captures, prints, several, no_memory;
+    unsigned registered, looked;
+    unsigned asked;                  /* streams, before a wait */
+    unsigned written, recorded, all; /* how waits end */
 } gpu;
 
 bool gpw_modules_print(const struct gpw_session *s)
@@ -47,11 +49,12 @@ CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
     return gpu.capturing;
 }
 
-bool gpw_legacy_stream_tells(struct gpw_session *s)
+bool gpw_stream_tells(struct gpw_session *s, CUstream *stream)
 {
     (void)s;
-    gpu.asked++;
-    return !gpu.beside;
+    gpu.looked++;
+    *stream = CU_STREAM_LEGACY;
+    return !gpu.several;
 }
 
 int gpw_answer_gp_context_complete(struct gpw_session *s, struct gpw_token t, CUresult result)
@@ -66,7 +69,45 @@ CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token,
     (void)s, (void)token;
     assert_null(context);
     assert_ptr_equal(send, gpw_answer_gp_context_complete);
-    gpu.answers++;
+    gpu.all++;
+    return GPW_DEFERRED;
+}
+
+static struct gpw_answer_wait {
+    bool prepared;
+} the_answer;
+
+CUresult gpw_answer_prepare_unasked(struct gpw_session *s, struct gpw_token token, gpw_answer *send,
+                                    struct gpw_answer_wait **answer)
+{
+    (void)s, (void)token;
+    assert_ptr_equal(send, gpw_answer_gp_context_complete);
+    if (gpu.no_memory)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    the_answer.prepared = true;
+    *answer = &the_answer;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_answer_submitted(struct gpw_session *s, struct gpw_answer_wait *answer,
+                              CUstream stream, CUresult r)
+{
+    (void)s, (void)stream;
+    assert_true(answer->prepared);
+    answer->prepared = false;
+    gpu.recorded += r == CUDA_SUCCESS;
+    return r == CUDA_SUCCESS ? GPW_DEFERRED : r;
+}
+
+/* It is read where it has been written. */
+CUresult gpw_answer_written(struct gpw_session *s, struct gpw_answer_wait *answer,
+                            const uint64_t *word, uint64_t number)
+{
+    (void)s;
+    assert_true(answer->prepared);
+    answer->prepared = false;
+    assert_int_equal(*word, number);
+    gpu.written++;
     return GPW_DEFERRED;
 }
 
@@ -84,6 +125,13 @@ static CUresult fake_pointer(CUdeviceptr *device, void *at, unsigned flags)
     (void)flags;
     *device = (CUdeviceptr)(uintptr_t)at;
     return CUDA_SUCCESS;
+}
+
+static CUresult fake_stream_query(CUstream stream)
+{
+    assert_ptr_equal(stream, STREAM);
+    gpu.asked++;
+    return gpu.stream_says;
 }
 
 static CUresult fake_current(CUcontext *context)
@@ -117,18 +165,21 @@ static struct gpw_driver driver = {
     .cuMemHostRegister_v2 = fake_register,
     .cuMemHostGetDevicePointer_v2 = fake_pointer,
     .cuCtxGetCurrent = fake_current,
+    .cuStreamQuery = fake_stream_query,
     .cuStreamWriteValue64_v2 = fake_write,
     .cuMemcpyDtoHAsync_v2 = fake_copy,
 };
 
 static struct gpw_memory memory;
 static struct gpw_session session;
+static const struct gpw_token nobody;
 
 static int begin(void **state)
 {
     (void)state;
     memset(&gpu, 0, sizeof gpu);
     memset(&memory, 0, sizeof memory);
+    the_answer.prepared = false;
     memset(page, 0, sizeof page);
     gpu.current = FIRST;
     memory.completions.share = (struct gp_share){.addr = page, .size = sizeof page};
@@ -146,22 +197,28 @@ static uint64_t word(uint32_t place)
 
 static CUresult wait_for(uint32_t place, uint64_t number)
 {
-    return gpw_complete(&session, 0, STREAM, 0, place, number);
+    assert_false(the_answer.prepared);
+    the_answer.prepared = true;
+    return gpw_complete(&session, &the_answer, 0, STREAM, 0, place, number);
 }
 
 static CUresult download(uint32_t bytes, uint32_t place, uint64_t number)
 {
-    return gpw_complete(&session, FROM, STREAM, bytes, place, number);
+    assert_false(the_answer.prepared);
+    the_answer.prepared = true;
+    return gpw_complete(&session, &the_answer, FROM, STREAM, bytes, place, number);
 }
 
 static void a_number_is_written(void **state)
 {
     (void)state;
-    assert_int_equal(wait_for(0, 41), CUDA_SUCCESS);
-    assert_int_equal(wait_for(GP_COMPLETION_PLACES - 1, 42), CUDA_SUCCESS);
+    assert_int_equal(wait_for(0, 41), GPW_DEFERRED);
+    assert_int_equal(wait_for(GP_COMPLETION_PLACES - 1, 42), GPW_DEFERRED);
     assert_int_equal(word(0), 41);
     assert_int_equal(word(GP_COMPLETION_PLACES - 1), 42);
     assert_int_equal(gpu.registered, 1);
+    assert_int_equal(gpu.written, 2);
+    assert_int_equal(gpu.asked + gpu.recorded, 0);
 }
 
 static void bytes_come_to_their_place(void **state)
@@ -169,7 +226,7 @@ static void bytes_come_to_their_place(void **state)
     (void)state;
     const uint32_t last = GP_COMPLETION_PLACES - 1;
     const unsigned char *to = page + GP_COMPLETION_DATA + last * GP_COMPLETION_DATA_MAX;
-    assert_int_equal(download(GP_COMPLETION_DATA_MAX, last, 7), CUDA_SUCCESS);
+    assert_int_equal(download(GP_COMPLETION_DATA_MAX, last, 7), GPW_DEFERRED);
     assert_int_equal(word(last), 7);
     assert_int_equal(to[0], 0x5a);
     assert_int_equal(to[-1], 0);
@@ -192,8 +249,10 @@ static void places_and_bytes_lie_in_the_page(void **state)
 
 static void assert_not_written(void)
 {
-    assert_int_equal(wait_for(1, 5), CUDA_SUCCESS);
+    assert_int_equal(wait_for(1, 5), GPW_DEFERRED);
     assert_int_equal(word(1), 0);
+    assert_int_equal(gpu.written, 0);
+    assert_int_equal(gpu.recorded, 1);
 }
 
 static void what_may_print_is_answered_alone(void **state)
@@ -201,7 +260,7 @@ static void what_may_print_is_answered_alone(void **state)
     (void)state;
     gpu.prints = true;
     assert_not_written();
-    assert_int_equal(download(4, 2, 6), CUDA_SUCCESS); /* its bytes come, and the number does not */
+    assert_int_equal(download(4, 2, 6), GPW_DEFERRED); /* its bytes come, and the number does not */
     assert_int_equal(word(2), 0);
 }
 
@@ -212,7 +271,7 @@ static void so_is_what_captures(void **state)
     gpu.capturing = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     assert_not_written();
     gpu.capturing = CUDA_SUCCESS; /* another stream does */
-    assert_int_equal(wait_for(1, 5), CUDA_SUCCESS);
+    assert_int_equal(wait_for(1, 5), GPW_DEFERRED);
     assert_int_equal(word(1), 5);
 }
 
@@ -223,7 +282,7 @@ static void behind_a_failure_it_is_answered_alone(void **state)
     session.failures.told = 1;
     assert_not_written();
     session.failures.told = 0; /* an answer has told it */
-    assert_int_equal(wait_for(1, 5), CUDA_SUCCESS);
+    assert_int_equal(wait_for(1, 5), GPW_DEFERRED);
     assert_int_equal(word(1), 5);
 }
 
@@ -241,7 +300,7 @@ static void what_cannot_be_written_is_answered(void **state)
     (void)state;
     gpu.write_fails = CUDA_ERROR_NOT_SUPPORTED;
     assert_not_written();
-    assert_int_equal(download(4, 2, 6), CUDA_SUCCESS);
+    assert_int_equal(download(4, 2, 6), GPW_DEFERRED);
 }
 
 static void a_copy_that_fails_is_not_over(void **state)
@@ -252,48 +311,70 @@ static void a_copy_that_fails_is_not_over(void **state)
     assert_int_equal(word(2), 0);
 }
 
-/* Only where one stream comes behind all the others. */
-static void a_context_is_over_when_its_legacy_stream_is(void **state)
+static void without_memory_a_context_is_not_waited_for(void **state)
 {
     (void)state;
-    const struct gpw_token token = {0};
-    assert_int_equal(gpw_gp_context_complete(&session, token, 3, 8), GPW_DEFERRED);
+    gpu.no_memory = true;
+    assert_int_equal(gpw_gp_context_complete(&session, nobody, 1, 5), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(word(1), 0);
+}
+
+/* As a number would be written into a graph, and not behind what has failed. */
+static void a_stream_is_asked_before_its_event_is_recorded(void **state)
+{
+    (void)state;
+    gpu.prints = true;
+    gpu.stream_says = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    assert_int_equal(wait_for(1, 5), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    gpu.stream_says = CUDA_ERROR_NOT_READY;
+    assert_int_equal(wait_for(1, 5), GPW_DEFERRED);
+    assert_int_equal(gpu.asked, 2);
+    assert_int_equal(gpu.recorded, 1);
+}
+
+/* Only where one stream comes behind all the others. */
+static void a_context_is_over_when_one_stream_is(void **state)
+{
+    (void)state;
+    assert_int_equal(gpw_gp_context_complete(&session, nobody, 3, 8), GPW_DEFERRED);
     assert_int_equal(word(3), 8);
-    gpu.beside = true;
-    assert_int_equal(gpw_gp_context_complete(&session, token, 3, 9), GPW_DEFERRED);
+    assert_int_equal(gpu.written, 1);
+    gpu.several = true;
+    assert_int_equal(gpw_gp_context_complete(&session, nobody, 3, 9), GPW_DEFERRED);
     assert_int_equal(word(3), 8);
-    assert_int_equal(gpu.answers, 2);
-    assert_int_equal(gpw_gp_context_complete(&session, token, GP_COMPLETION_PLACES, 9),
+    assert_int_equal(gpu.all, 1);
+    assert_int_equal(gpw_gp_context_complete(&session, nobody, GP_COMPLETION_PLACES, 9),
                      CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(gpu.answers, 2);
+    assert_int_equal(gpu.all + gpu.written, 2);
 }
 
 /* Whether others are busy is asked of every stream, and that would end a capture. */
 static void nothing_is_asked_of_streams_while_one_captures(void **state)
 {
     (void)state;
-    const struct gpw_token token = {0};
     gpu.captures = true;
-    assert_int_equal(gpw_gp_context_complete(&session, token, 3, 8), GPW_DEFERRED);
-    assert_int_equal(gpu.asked, 0);
+    assert_int_equal(gpw_gp_context_complete(&session, nobody, 3, 8), GPW_DEFERRED);
+    assert_int_equal(gpu.looked, 0);
     assert_int_equal(word(3), 0);
-    assert_int_equal(gpu.answers, 1);
+    assert_int_equal(gpu.all, 1);
 }
 
 /* The end of the context in which it was pinned has undone that. */
 static void the_next_context_has_the_page(void **state)
 {
     (void)state;
-    assert_int_equal(wait_for(0, 1), CUDA_SUCCESS);
+    assert_int_equal(wait_for(0, 1), GPW_DEFERRED);
     gpu.current = SECOND;
+    gpu.written = 0;
     assert_not_written();
+    gpu.recorded = gpu.written = 0;
     gpw_gpu_pages_context_ended(&session, SECOND);
     gpu.current = FIRST;
-    assert_int_equal(wait_for(0, 2), CUDA_SUCCESS);
+    assert_int_equal(wait_for(0, 2), GPW_DEFERRED);
     assert_int_equal(word(0), 2);
     gpw_gpu_pages_context_ended(&session, FIRST);
     gpu.current = SECOND;
-    assert_int_equal(wait_for(0, 3), CUDA_SUCCESS);
+    assert_int_equal(wait_for(0, 3), GPW_DEFERRED);
     assert_int_equal(word(0), 3);
     assert_int_equal(gpu.registered, 2);
 }
@@ -310,7 +391,9 @@ int main(void)
         cmocka_unit_test_setup(without_the_page_bytes_are_asked_for, begin),
         cmocka_unit_test_setup(what_cannot_be_written_is_answered, begin),
         cmocka_unit_test_setup(a_copy_that_fails_is_not_over, begin),
-        cmocka_unit_test_setup(a_context_is_over_when_its_legacy_stream_is, begin),
+        cmocka_unit_test_setup(without_memory_a_context_is_not_waited_for, begin),
+        cmocka_unit_test_setup(a_stream_is_asked_before_its_event_is_recorded, begin),
+        cmocka_unit_test_setup(a_context_is_over_when_one_stream_is, begin),
         cmocka_unit_test_setup(nothing_is_asked_of_streams_while_one_captures, begin),
         cmocka_unit_test_setup(the_next_context_has_the_page, begin),
     };

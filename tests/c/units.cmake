@@ -23,7 +23,9 @@ foreach(name allocator allocator_kept allocator_shared shareable mapped_array po
     peer_seal ranks unique_id)
   gp_unit_test(${name} gpw_parts)
 endforeach()
-gp_unit_test(wait_after gpw_parts ${CMAKE_CURRENT_LIST_DIR}/streams_driver.c)
+foreach(name wait_after wait_written)
+  gp_unit_test(${name} gpw_parts ${CMAKE_CURRENT_LIST_DIR}/streams_driver.c)
+endforeach()
 target_link_libraries(test_quota PRIVATE gp_board)
 foreach(name gate gate_stands)
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter)
@@ -33,9 +35,10 @@ gp_unit_test(gang_gates gpw_parts ${CMAKE_CURRENT_LIST_DIR}/simulated_cards.c
 target_link_libraries(test_gang_gates PRIVATE gp_board)
 
 # The whole worker over a driver that does nothing: what it adds to a message.
-gp_unit_test(message_cost gpupool_worker_objects ${CMAKE_CURRENT_LIST_DIR}/null_driver.c)
+gp_unit_test(message_cost gpupool_worker_objects ${CMAKE_CURRENT_LIST_DIR}/null_driver.c
+  ${CMAKE_CURRENT_LIST_DIR}/null_gpu.c)
 add_executable(bench_messages EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/messages.c
-  ${CMAKE_CURRENT_LIST_DIR}/null_driver.c)
+  ${CMAKE_CURRENT_LIST_DIR}/null_driver.c ${CMAKE_CURRENT_LIST_DIR}/null_gpu.c)
 target_include_directories(bench_messages PRIVATE ${CMAKE_CURRENT_LIST_DIR})
 target_include_directories(bench_messages SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
 target_link_libraries(bench_messages PRIVATE gpupool_worker_objects gp_options)

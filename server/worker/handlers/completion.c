@@ -1,7 +1,8 @@
 /*
  * Waits that the GPU ends: behind the work it writes a number where the client looks. The answer
- * comes all the same, in its turn, and is what tells of errors. What the client does with the page
- * is its own affair: the worker reads nothing there.
+ * comes all the same, in its turn, and is what tells of errors. When it is due the worker reads from
+ * the same number, and asks the driver nothing: who writes there, too, spoils the order of its own
+ * answers and nothing else.
  */
 #include "answer.h"
 #include "gpw_handlers.h"
@@ -13,6 +14,11 @@
 static bool place_is_right(const struct gpw_session *s, uint32_t place)
 {
     return s->memory->completions.open && place < GP_COMPLETION_PLACES;
+}
+
+static const uint64_t *word_at(const struct gpw_gpu_page *page, uint64_t offset)
+{
+    return (const uint64_t *)(const void *)((const char *)page->share.addr + offset);
 }
 
 static char *bytes_at(const struct gpw_gpu_page *page, uint32_t place)
@@ -32,30 +38,52 @@ static bool may_write(struct gpw_session *s, CUstream stream)
     return is_all(s) && (!gpw_captures_any(s) || gpw_not_capturing(s, stream) == CUDA_SUCCESS);
 }
 
-CUresult gpw_complete(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
-                      uint32_t place, uint64_t number)
+/* The answer comes when the stream's work is over, which the GPU says where it may and can. */
+static CUresult end(struct gpw_session *s, struct gpw_answer_wait *answer, CUstream stream,
+                    bool may, uint32_t place, uint64_t number)
 {
     struct gpw_gpu_page *page = &s->memory->completions;
-    CUresult r = CUDA_SUCCESS;
+    const uint64_t offset = place * GP_COMPLETION_WORD_STEP;
+    if (may && gpw_gpu_page_write(s, page, stream, offset, number))
+        return gpw_answer_written(s, answer, word_at(page, offset), number);
+    return gpw_answer_submitted(s, answer, stream, CUDA_SUCCESS);
+}
+
+/* What submits the work also says what a stream says that captures, or has failed. */
+static CUresult submit(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
+                       uint32_t place, bool may)
+{
+    struct gpw_gpu_page *page = &s->memory->completions;
     if (!place_is_right(s, place) || bytes > GP_COMPLETION_DATA_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes && !gpw_gpu_page_here(s, page))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (bytes)
-        r = s->driver->cuMemcpyDtoHAsync_v2(bytes_at(page, place), src, bytes, stream);
-    if (r == CUDA_SUCCESS && may_write(s, stream))
-        gpw_gpu_page_write(s, page, stream, place * GP_COMPLETION_WORD_STEP, number);
-    return r; /* the answer says what the GPU does not */
+        return s->driver->cuMemcpyDtoHAsync_v2(bytes_at(page, place), src, bytes, stream);
+    CUresult r = may ? CUDA_SUCCESS : s->driver->cuStreamQuery(stream);
+    return r == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : r;
+}
+
+CUresult gpw_complete(struct gpw_session *s, struct gpw_answer_wait *answer, CUdeviceptr src,
+                      CUstream stream, uint32_t bytes, uint32_t place, uint64_t number)
+{
+    bool may = may_write(s, stream);
+    CUresult r = submit(s, src, stream, bytes, place, may);
+    return r == CUDA_SUCCESS ? end(s, answer, stream, may, place, number)
+                             : gpw_answer_submitted(s, answer, stream, r);
 }
 
 CUresult gpw_gp_context_complete(struct gpw_session *s, struct gpw_token token, uint32_t place,
                                  uint64_t number)
 {
+    struct gpw_answer_wait *answer;
+    gpw_answer *send = gpw_answer_gp_context_complete;
+    CUstream stream;
     if (!place_is_right(s, place))
         return CUDA_ERROR_INVALID_VALUE;
     /* no stream that captures may be asked whether it is busy */
-    if (is_all(s) && !gpw_captures_any(s) && gpw_legacy_stream_tells(s))
-        gpw_gpu_page_write(s, &s->memory->completions, CU_STREAM_LEGACY,
-                           place * GP_COMPLETION_WORD_STEP, number);
-    return gpw_answer_after_context(s, token, NULL, gpw_answer_gp_context_complete);
+    if (!is_all(s) || gpw_captures_any(s) || !gpw_stream_tells(s, &stream))
+        return gpw_answer_after_context(s, token, NULL, send);
+    CUresult r = gpw_answer_prepare_unasked(s, token, send, &answer);
+    return r == CUDA_SUCCESS ? end(s, answer, stream, true, place, number) : r;
 }

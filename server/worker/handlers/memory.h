@@ -57,10 +57,11 @@ CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream,
  * session does not write numbers of 64 bits. */
 CUresult gpw_gpu_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes, bool waits);
 /* The GPU copies so many bytes to a place of the page of waits, and writes the number there, when the
- * stream comes to it; that only where it can and kernels print nothing. NOT_SUPPORTED: it cannot
- * copy. */
-CUresult gpw_complete(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
-                      uint32_t place, uint64_t number);
+ * stream comes to it; that only where it can and kernels print nothing. Then the answer is sent.
+ * NOT_SUPPORTED: it cannot copy. */
+struct gpw_answer_wait;
+CUresult gpw_complete(struct gpw_session *s, struct gpw_answer_wait *answer, CUdeviceptr src,
+                      CUstream stream, uint32_t bytes, uint32_t place, uint64_t number);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Have such a buffer of so many bytes; 0: give it back, if there is one. */

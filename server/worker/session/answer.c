@@ -53,6 +53,27 @@ CUresult gpw_answer_prepare(struct gpw_session *s, struct gpw_token token, CUstr
     return r;
 }
 
+CUresult gpw_answer_prepare_unasked(struct gpw_session *s, struct gpw_token token, gpw_answer *send,
+                                    struct gpw_answer_wait **answer)
+{
+    struct gpw_answer_wait *a = answer_new(token, send);
+    if (!a)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = gpw_after_prepare_unasked(s, passed, a, &a->after);
+    if (r == CUDA_SUCCESS)
+        *answer = a;
+    else
+        free(a);
+    return r;
+}
+
+CUresult gpw_answer_written(struct gpw_session *s, struct gpw_answer_wait *answer,
+                            const uint64_t *word, uint64_t number)
+{
+    gpw_after_written(s, answer->after, word, number);
+    return GPW_DEFERRED;
+}
+
 CUresult gpw_answer_submitted(struct gpw_session *s, struct gpw_answer_wait *answer,
                               CUstream stream, CUresult r)
 {

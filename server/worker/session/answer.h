@@ -17,6 +17,11 @@ CUresult gpw_answer_prepare(struct gpw_session *s, struct gpw_token token, CUstr
                             gpw_answer *send, struct gpw_answer_wait **answer);
 CUresult gpw_answer_submitted(struct gpw_session *s, struct gpw_answer_wait *answer,
                               CUstream stream, CUresult r);
+/* Likewise with a number that the GPU writes behind the work; or else, asking (gpw_after_written). */
+CUresult gpw_answer_prepare_unasked(struct gpw_session *s, struct gpw_token token, gpw_answer *send,
+                                    struct gpw_answer_wait **answer);
+CUresult gpw_answer_written(struct gpw_session *s, struct gpw_answer_wait *answer,
+                            const uint64_t *word, uint64_t number);
 CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token, CUcontext context,
                                   gpw_answer *send);
 

@@ -16,8 +16,9 @@ void gpw_waits_cancel(struct gpw_session *s);
 /* Events without timing, kept for reuse; `context` is current. */
 CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event);
 void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event);
-/* Whether what is put into the legacy stream now comes behind all work of the current context. */
-bool gpw_legacy_stream_tells(struct gpw_session *s);
+/* A stream in which what is put there now comes behind all work of the current context; false: there
+ * is none. Not to be asked while any stream captures. */
+bool gpw_stream_tells(struct gpw_session *s, CUstream *stream);
 /* Events kept for reuse died with their context. */
 /* Waits for events that went with their context (stream.c). */
 /* The client destroys it. True: it goes when it is no longer waited for, as in CUDA. */

@@ -10,6 +10,7 @@
 #include "handles.h"
 #include "left.h"
 #include "loop.h"
+#include "monotonic.h"
 #include "session.h"
 
 void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w)
@@ -135,13 +136,16 @@ void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event)
     e->kept[e->count++].event = event;
 }
 
-/* Several events, one answer. */
+/* Several events, one answer. Or a number that the GPU writes; then the one event is not recorded. */
 struct gpw_after {
     struct gpw_wait wait;
     CUcontext context;
     gpw_done *done;
     void *arg;
     CUresult result;
+    const uint64_t *word; /* NULL: nothing is written */
+    uint64_t number;
+    uint64_t asked; /* ns: when the driver was asked last whether anything has failed */
     unsigned count, room;
     CUevent events[];
 };
@@ -175,6 +179,8 @@ void gpw_waits_context_ended(struct gpw_session *s, CUcontext context)
 
 /* With what the driver keeps for an event. */
 #define EVENT_BYTES 512u
+/* How often the driver is asked about what the GPU should write. */
+#define FAILURE_LOOK_NS 1000000u
 
 static uint64_t after_bytes(unsigned room)
 {
@@ -197,9 +203,34 @@ static void finish(struct gpw_session *s, struct gpw_after *a, CUresult result)
     done(s, arg, result);
 }
 
+/* What has failed writes nothing, and the driver says so of any event of the context's. */
+static void failure_look(struct gpw_session *s, struct gpw_after *a)
+{
+    uint64_t now = gp_now_ns();
+    if (now - a->asked < FAILURE_LOOK_NS)
+        return;
+    a->asked = now;
+    CUresult r = s->driver->cuEventQuery(a->events[0]);
+    if (r != CUDA_ERROR_NOT_READY)
+        a->result = r;
+}
+
+/* Nothing that prints is waited for so (completion.c), and the driver needs not be asked. */
+static bool written_ready(struct gpw_session *s, struct gpw_after *a)
+{
+    /* pairs with the GPU's write, which comes behind the work's */
+    if (__atomic_load_n(a->word, __ATOMIC_ACQUIRE) == a->number)
+        return true;
+    if (a->count && a->result == CUDA_SUCCESS)
+        failure_look(s, a);
+    return a->result != CUDA_SUCCESS;
+}
+
 static bool after_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     struct gpw_after *a = (struct gpw_after *)w;
+    if (a->word)
+        return written_ready(s, a);
     while (a->count && a->result == CUDA_SUCCESS) {
         CUevent event = a->events[a->count - 1];
         CUresult r = s->driver->cuEventQuery(event);
@@ -302,6 +333,20 @@ static CUresult after_start(struct gpw_session *s, struct gpw_after *a, CUresult
     return CUDA_SUCCESS;
 }
 
+CUresult gpw_after_prepare_unasked(struct gpw_session *s, gpw_done *done, void *arg,
+                                   struct gpw_after **after)
+{
+    struct gpw_after *a = after_new(s, 1, done, arg);
+    if (!a)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = after_take(s, a);
+    if (r != CUDA_SUCCESS)
+        after_drop(s, a);
+    else
+        *after = a;
+    return r;
+}
+
 CUresult gpw_after_prepare(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg,
                            struct gpw_after **after)
 {
@@ -309,14 +354,16 @@ CUresult gpw_after_prepare(struct gpw_session *s, CUstream stream, gpw_done *don
     CUresult r = s->driver->cuStreamQuery(stream);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
         return r;
-    struct gpw_after *a = after_new(s, 1, done, arg);
-    if (!a)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if ((r = after_take(s, a)) != CUDA_SUCCESS)
-        after_drop(s, a);
-    else
-        *after = a;
-    return r;
+    return gpw_after_prepare_unasked(s, done, arg, after);
+}
+
+void gpw_after_written(struct gpw_session *s, struct gpw_after *a, const uint64_t *word,
+                       uint64_t number)
+{
+    a->word = word;
+    a->number = number;
+    a->asked = gp_now_ns();
+    gpw_wait_add(s, &a->wait);
 }
 
 static bool never_ready(struct gpw_session *s, struct gpw_wait *w)
@@ -411,35 +458,4 @@ CUresult gpw_after_context(struct gpw_session *s, gpw_done *done, void *arg)
     if (left)
         e.result = after_add(s, e.after, left);
     return after_start(s, e.after, e.result);
-}
-
-struct beside {
-    CUcontext context;
-    bool busy; /* some stream that the legacy one does not wait for */
-};
-
-static void look_beside(struct gpw_session *s, uint64_t id, uint64_t real, void *arg)
-{
-    struct beside *b = arg;
-    CUstream stream = (CUstream)real;
-    unsigned flags = 0;
-    CUcontext context;
-    (void)id;
-    if (b->busy)
-        return;
-    bool waits = s->driver->cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
-                 !(flags & CU_STREAM_NON_BLOCKING);
-    b->busy = !waits && s->driver->cuStreamGetCtx(stream, &context) == CUDA_SUCCESS &&
-              gpw_context_root(s, context) == b->context &&
-              s->driver->cuStreamQuery(stream) != CUDA_SUCCESS;
-}
-
-bool gpw_legacy_stream_tells(struct gpw_session *s)
-{
-    struct beside b = {NULL, false};
-    if (s->driver->cuCtxGetCurrent(&b.context) != CUDA_SUCCESS ||
-        gpw_context_root(s, b.context) != b.context || gpw_left_stream(s, b.context))
-        return false;
-    gpw_handle_each(s, GP_HANDLE_STREAM, look_beside, &b);
-    return !b.busy;
 }
