@@ -23,6 +23,7 @@
     F(cuEventDestroy_v2)                                                                           \
     F(cuStreamIsCapturing)                                                                         \
     F(cuStreamQuery)                                                                               \
+    F(cuStreamWriteValue64)                                                                        \
     F(cuCtxGetCurrent)                                                                             \
     F(cuCtxSetCurrent)                                                                             \
     F(cuCtxGetDevice)                                                                              \
@@ -66,6 +67,9 @@ void null_session_behind(bool behind);
 /* Have the worker handle `count` messages of a kind; what it has asked when it waits for more.
  * `between` is called before each; NULL: nothing is. */
 struct null_counts null_session_run(enum null_kind kind, unsigned count, void (*between)(void));
+/* Likewise for launches each of which is waited for, as a client does that looks for what the GPU
+ * writes: the next one comes soon behind that. */
+struct null_counts null_session_waits(unsigned count, void (*between)(void));
 /* Likewise for allocations of so many bytes, each freed before the next. */
 struct null_counts null_session_churn(uint64_t bytes, unsigned count);
 

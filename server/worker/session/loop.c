@@ -30,6 +30,9 @@
 #define AT_ONCE 4
 /* For so long messages may keep waits from being asked. */
 #define LOOK_MOST_NS 1000000u
+/* For so long behind a short wait the next message is likely, and a gate that nobody else wants is not
+ * looked at: what the driver is asked and made to record for that would be in the message's way. */
+#define STIRS_NS 5000u
 
 struct gpw_loop {
     const struct gp_header *held; /* waits at the gate, in the channel until it is released */
@@ -38,8 +41,10 @@ struct gpw_loop {
     uint64_t oldest_since;
     uint64_t looked, took; /* when waits were asked last, and how long that took */
     uint64_t gate_looked;  /* when the gate saw last which work is over */
-    unsigned at_once;      /* messages since the clock was read */
-    bool unlooked;         /* it has work, and looks when there is no message */
+    uint64_t stirred; /* when there was a message last, or somebody who has just begun to wait */
+    unsigned at_once; /* messages since the clock was read */
+    bool unlooked;    /* it has work, and looks when there is no message */
+    bool stirs;       /* there was one since */
 };
 
 static int64_t patience(uint64_t waited_ns)
@@ -297,13 +302,25 @@ static void waits_look(struct gpw_session *s, bool messages)
     l->took = l->looked - now < LOOK_MOST_NS ? l->looked - now : LOOK_MOST_NS;
 }
 
+/* Whether the client is about to send more, as far as one can tell. */
+static bool stirs(struct gpw_session *s, uint64_t now)
+{
+    struct gpw_loop *l = s->loop;
+    bool waits = s->waits && s->waits == l->oldest && now - l->oldest_since < SPIN_NS;
+    if (l->stirs || waits)
+        l->stirred = now;
+    l->stirs = false;
+    return now - l->stirred < STIRS_NS && !gpw_gate_contended(s);
+}
+
 /* The driver is asked whether work is over behind the last message that is there, and before that
  * only as often as the gate wants it: behind each, the question takes as long as the message. */
 static void gate_look(struct gpw_session *s, bool messages, uint64_t now)
 {
     struct gpw_loop *l = s->loop;
     uint64_t patience_ns = 1000u * (uint64_t)gpw_gate_patience(s, IDLE_US);
-    l->unlooked = messages && gpw_gate_busy(s) && now - l->gate_looked < patience_ns;
+    bool later = stirs(s, now) || messages;
+    l->unlooked = later && gpw_gate_busy(s) && now - l->gate_looked < patience_ns;
     if (l->unlooked)
         return;
     gpw_gate_poll(s);
@@ -323,6 +340,7 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
             pause_us(timeout);
         bool messages = take(s, timeout);
         waits_look(s, messages);
+        loop.stirs |= messages;
         if (messages && ++loop.at_once % AT_ONCE != 0) {
             loop.unlooked = gpw_gate_busy(s);
             continue;

@@ -485,6 +485,14 @@ bool gpw_gate_busy(struct gpw_session *s)
     return g != NULL;
 }
 
+bool gpw_gate_contended(struct gpw_session *s)
+{
+    struct gate *g = gate_next(s, NULL);
+    while (g && !(g->busy && gp_seat_contended(g->seat)))
+        g = gate_next(s, g);
+    return g != NULL;
+}
+
 void gpw_gate_tick(struct gpw_session *s)
 {
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {

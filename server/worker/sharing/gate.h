@@ -42,6 +42,8 @@ void gpw_gate_wait(struct gpw_session *s, int64_t most_us);
 int64_t gpw_gate_patience(struct gpw_session *s, int64_t most_us);
 /* Whether this session has work on any GPU. */
 bool gpw_gate_busy(struct gpw_session *s);
+/* Whether somebody waits for such work to end. */
+bool gpw_gate_contended(struct gpw_session *s);
 /* A few times a second: follow changed slices. */
 void gpw_gate_tick(struct gpw_session *s);
 /* A stream is about to be destroyed. */
