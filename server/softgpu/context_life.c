@@ -8,12 +8,12 @@
 
 static CUresult context_start(CUcontext context)
 {
+    SG_TRY(sg.fault); /* a card is lost to the process, also for what is made later */
     context->legacy = sg_stream_new(context, 0, 0);
     if (!context->legacy)
         return CUDA_ERROR_OUT_OF_MEMORY;
     context->legacy->is_legacy = true;
     context->id = ++sg.next_id;
-    context->sticky = CUDA_SUCCESS;
     context->cancel = 0;
     context->peers = 0;
     context->cache_config = CU_FUNC_CACHE_PREFER_NONE;
@@ -56,6 +56,14 @@ static void wait_for_callbacks(void)
         pthread_cond_wait(&sg.progress, &sg.lock);
 }
 
+static bool any_alive(void)
+{
+    for (CUcontext c = sg.contexts; c; c = c->next)
+        if (c->alive)
+            return true;
+    return false;
+}
+
 void sg_context_end(CUcontext context)
 {
     __atomic_store_n(&context->cancel, 1, __ATOMIC_RELAXED); /* its kernels look at it */
@@ -72,6 +80,8 @@ void sg_context_end(CUcontext context)
     sg_references_made_release(context);
     sg_arrays_release(context);
     sg_memory_release_context(context);
+    if (!any_alive())
+        sg.fault = CUDA_SUCCESS;
 }
 
 CUresult sg_context_primary(struct sg_device *device, CUcontext *out)

@@ -15,7 +15,6 @@ struct CUctx_st {
     bool primary;
     bool alive;          /* a primary context may be retained again after its end */
     volatile int cancel; /* tells running work to stop: the context is ending */
-    CUresult sticky;     /* once a kernel has failed, what every later call says */
     CUstream legacy;     /* the default stream */
     CUstream entry;      /* waits for events that all streams wait for; NULL: there were none */
     CUstream streams;    /* all streams of the context, linked by next */

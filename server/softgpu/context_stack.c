@@ -42,7 +42,7 @@ static CUresult usable(CUcontext context)
 {
     if (!context->alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return sg_context_root(context)->sticky;
+    return sg.fault;
 }
 
 static CUresult exact_current(CUcontext *out)

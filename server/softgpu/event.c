@@ -144,7 +144,7 @@ static CUresult askable(CUevent event)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!event->context->alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    SG_TRY(event->context->sticky);
+    SG_TRY(sg.fault);
     if (event->capture) {
         event->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         return CUDA_ERROR_CAPTURED_EVENT;
@@ -180,7 +180,6 @@ CUresult sg_event_wait_shared(CUevent event, CUstream stream)
 static CUresult synchronize_shared(CUevent event)
 {
     struct timespec pause = {0, 50000};
-    CUcontext context = event->context;
     uint64_t last = sg_shared_event_last(event->shared);
     event->refs++;
     while (!sg_shared_event_passed(event->shared, last)) {
@@ -189,7 +188,7 @@ static CUresult synchronize_shared(CUevent event)
         pthread_mutex_lock(&sg.lock);
     }
     sg_event_unref(event);
-    return context->sticky;
+    return sg.fault;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent)
@@ -198,14 +197,13 @@ CUresult cuEventSynchronize(CUevent hEvent)
     SG_TRY(askable(hEvent));
     if (hEvent->shared)
         return synchronize_shared(hEvent);
-    CUcontext context = hEvent->context;
     struct sg_mark mark = hEvent->mark; /* this record, not one that comes later */
     if (mark.stream)
         mark.stream->refs++;
     while (!sg_mark_done(&mark))
         pthread_cond_wait(&sg.progress, &sg.lock);
     sg_mark_clear(&mark);
-    return context->sticky;
+    return sg.fault;
 }
 
 CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)

@@ -185,21 +185,24 @@ static bool keeps_device(enum sg_op_kind kind)
            kind != SG_OP_WAIT_VALUE && kind != SG_OP_WAIT_SHARED;
 }
 
-static void callbacks_add(unsigned running)
+/* Answers with what the application is told: the fault, if there was one. */
+static CUresult callbacks_add(unsigned running)
 {
     pthread_mutex_lock(&sg.lock);
+    CUresult fault = sg.fault;
     sg.callbacks += running;
     pthread_cond_broadcast(&sg.progress);
     pthread_mutex_unlock(&sg.lock);
+    return fault;
 }
 
 static void run_callback(const struct sg_op *op)
 {
-    callbacks_add(1);
+    CUresult fault = callbacks_add(1);
     if (op->kind == SG_OP_HOST)
         op->host.fn(op->host.data);
     else
-        op->callback.fn(op->callback.stream, op->context->sticky, op->callback.data);
+        op->callback.fn(op->callback.stream, fault, op->callback.data);
     callbacks_add(-1u);
 }
 

@@ -136,7 +136,7 @@ static bool runs_after_error(enum sg_op_kind kind)
 static void run_unlocked(CUstream stream, const struct sg_op *op)
 {
     CUcontext context = stream->context;
-    if (context->sticky != CUDA_SUCCESS && !runs_after_error(op->kind))
+    if (sg.fault != CUDA_SUCCESS && !runs_after_error(op->kind))
         return;
     stream->running = op;
     pthread_mutex_unlock(&sg.lock);
@@ -144,8 +144,8 @@ static void run_unlocked(CUstream stream, const struct sg_op *op)
     CUresult result = sg_op_run(op);
     pthread_mutex_lock(&sg.lock);
     stream->running = NULL; /* finish() says so */
-    if (result != CUDA_SUCCESS && context->sticky == CUDA_SUCCESS)
-        context->sticky = result;
+    if (result != CUDA_SUCCESS && sg.fault == CUDA_SUCCESS && !context->cancel)
+        sg.fault = result;
 }
 
 static void finish(CUstream stream, uint64_t seq)
@@ -322,9 +322,8 @@ CUresult sg_stream_submit_wait(CUstream stream, struct sg_op *op)
     }
     sg_activity_submitted(op);
     if (sg_stream_idle(stream) && !implicit_marks(stream, NULL)) {
-        CUcontext context = stream->context;
         run_here(stream, op);
-        return context->sticky;
+        return sg.fault;
     }
     SG_TRY(queue(stream, op, NULL));
     return sg_stream_wait(stream);
@@ -349,13 +348,12 @@ CUresult sg_stream_follow(CUstream later, CUstream earlier)
 /* ---- waiting ---- */
 CUresult sg_stream_wait(CUstream stream)
 {
-    CUcontext context = stream->context;
     uint64_t target = stream->submitted;
     stream->refs++;
     while (stream->done < target)
         pthread_cond_wait(&sg.progress, &sg.lock);
     sg_stream_unref(stream);
-    return context->sticky;
+    return sg.fault;
 }
 
 CUresult sg_context_wait(CUcontext context)
@@ -370,7 +368,7 @@ CUresult sg_context_wait(CUcontext context)
             stream = root->streams; /* the list may have changed meanwhile */
         }
     }
-    return root->sticky;
+    return sg.fault;
 }
 
 void sg_contexts_wait(void)
@@ -417,8 +415,8 @@ void sg_streams_lose(uint64_t begin, uint64_t end)
 {
     for (CUcontext c = sg.contexts; c; c = c->next)
         for (CUstream s = c->streams; s; s = s->next)
-            if (s->running && uses(s->running, begin, end) && c->sticky == CUDA_SUCCESS)
-                c->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+            if (s->running && uses(s->running, begin, end) && sg.fault == CUDA_SUCCESS)
+                sg.fault = CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
 /* ---- handles ---- */
@@ -488,5 +486,5 @@ CUresult sg_stream_get(CUstream handle, CUstream *out)
     if (!sg_handle_is(handle, SG_STREAM))
         return CUDA_ERROR_INVALID_HANDLE;
     *out = handle;
-    return handle->context->sticky;
+    return sg.fault;
 }

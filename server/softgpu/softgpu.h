@@ -99,6 +99,7 @@ struct sg_state {
     int device_count;
     struct sg_device devices[SG_MAX_DEVICES];
     CUcontext contexts; /* all, linked by next; ended ones stay, so that no pointer dangles */
+    CUresult fault;     /* once a kernel has failed, what every call in any context says */
     unsigned captures;  /* streams now capturing */
     unsigned callbacks; /* functions of the application's now running on the host */
     uint64_t next_id;   /* of contexts, streams, buffers, captures */
