@@ -178,7 +178,9 @@ GPC_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 
 const struct gpc_range *gpc_memory_its(CUdeviceptr address, struct gpc_range *own, CUresult *r)
 {
-    if (gpc_range_find(address, own) && !gpc_range_is_host(own))
+    /* of pinned memory as the GPU has it, whose address may be another */
+    if (gpc_range_find(address, own) &&
+        (own->kind != GPC_RANGE_SHARED || own->device_address == own->begin))
         return own;
     *r = CUDA_ERROR_NOT_FOUND;
     return NULL;

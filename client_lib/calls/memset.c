@@ -105,13 +105,14 @@ static CUresult set_nowhere(const struct gpc_route *on, CUdeviceptr dst, size_t 
                : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* CUDA waits where the memory is pinned: the program may look at it at once. */
 CUresult gpc_memset_now(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
                         size_t size, size_t width, size_t rows)
 {
     struct gpc_range range;
     CUresult r = gpc_memset(on, dst, pitch, value, size, width, rows, NULL);
     bool waits = r == CUDA_SUCCESS && gpc_range_find_at(on->session->index, dst, &range) &&
-                 range.sync;
+                 (range.sync || gpc_range_is_host(&range));
     return waits ? gpc_wire_cuStreamSynchronize_on(on, NULL) : r;
 }
 

@@ -166,9 +166,25 @@ static void copies(void)
     free(back);
 }
 
+/* A set without a stream is not waited for, unless the host may look at the memory. */
+static void pinned_sets(void)
+{
+    CUdeviceptr at;
+    unsigned char *pinned;
+
+    CU(cuMemHostAlloc((void **)&pinned, 4096, 0));
+    CU(cuMemHostGetDevicePointer(&at, pinned, 0));
+    for (int i = 1; i < 50; i++) {
+        CU(cuMemsetD8(at, (unsigned char)i, 4096));
+        EXPECT(pinned[0] == i && pinned[4095] == i, "set to %d, and the host sees %d", i,
+               pinned[4095]);
+    }
+    CU(cuMemFreeHost(pinned));
+}
+
 static void pointers(void)
 {
-    CUdeviceptr device, base = 0;
+    CUdeviceptr device, device_side, base = 0;
     size_t size = 0;
     unsigned type = 0;
     int ordinal = -1;
@@ -185,6 +201,9 @@ static void pointers(void)
     CU(cuMemHostAlloc(&pinned, 4096, 0));
     CU(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(size_t)pinned));
     EXPECT(type == CU_MEMORYTYPE_HOST, "pinned memory has type %u", type);
+    CU(cuMemHostGetDevicePointer(&device_side, pinned, 0));
+    CU(cuMemGetAddressRange(&base, &size, device_side + 100));
+    EXPECT(base == device_side && size >= 4096, "its range is %#llx, %zu bytes", base, size);
     CU_GIVES(
         CUDA_ERROR_INVALID_VALUE,
         cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(size_t)&type));
@@ -200,6 +219,7 @@ int main(void)
     sets_in_two_dimensions();
     copies_in_two_dimensions();
     copies();
+    pinned_sets();
     pointers();
     driver_stop();
     return finish("driver_memory");
