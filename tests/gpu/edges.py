@@ -1,0 +1,122 @@
+"""What a card's driver answers where the soft GPU follows it: both are asked, side by side.
+
+    python tests/gpu/edges.py [--soft PATH]
+
+Attributes of kernels, pinned memory, and what is left of a process after a fault. It takes a few
+seconds and compares nothing: a line that differs is marked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SOFT = ROOT / "build" / "stage" / "lib" / "driver" / "libgpupool_softgpu.so"
+
+PTX = b"""
+.version 7.5
+.target sm_75
+.address_size 64
+.const .align 2 .b8 word[2];
+.const .align 16 .b8 many[20];
+.visible .entry plain() { ret; }
+.visible .entry reads(.param .u64 out, .param .u64 at) {
+  .reg .b64 %d<4>; .reg .b32 %r;
+  ld.param.u64 %d1, [out]; ld.param.u64 %d2, [at];
+  mov.u64 %d3, many; add.u64 %d3, %d3, %d2; ld.const.u8 %r, [%d3];
+  st.global.u8 [%d1], %r; ret;
+}
+.visible .entry few() .maxntid 96, 1, 1 { ret; }
+.visible .entry fault() {
+  .reg .b64 %d; .reg .b32 %r;
+  mov.u64 %d, 16; mov.u32 %r, 1; st.global.u32 [%d], %r; ret;
+}
+"""
+
+ATTRIBUTES = {"threads": 0, "shared": 1, "const": 2, "local": 3, "ptx": 5, "binary": 6}
+
+
+def answers(library: str) -> Iterator[tuple[str, Any]]:
+    cuda = ctypes.CDLL(library)
+    context, other, module, function = (ctypes.c_void_p() for _ in range(4))
+    cuda.cuInit(0)
+    cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    cuda.cuCtxSetCurrent(context)
+    yield "module", cuda.cuModuleLoadData(ctypes.byref(module), PTX)
+    for name in (b"plain", b"reads", b"few", b"fault"):
+        cuda.cuModuleGetFunction(ctypes.byref(function), module, name)
+        for what, number in ATTRIBUTES.items():
+            value = ctypes.c_int(-1)
+            cuda.cuFuncGetAttribute(ctypes.byref(value), number, function)
+            yield f"{name.decode()}: {what}", value.value
+    yield from pinned(cuda)
+    at = ctypes.c_uint64()
+    cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0)
+    cuda.cuCtxSetCurrent(context)
+    cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    yield "fault: synchronize", cuda.cuCtxSynchronize()
+    cuda.cuCtxSetCurrent(other)
+    yield "fault: synchronize another context", cuda.cuCtxSynchronize()
+    yield "fault: retain again", cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    yield "fault: destroy the other", cuda.cuCtxDestroy_v2(other)
+    yield "fault: reset", cuda.cuDevicePrimaryCtxReset_v2(0)
+    yield "reset: retain", cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    yield "reset: set current", cuda.cuCtxSetCurrent(context)
+    yield "reset: allocate", cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(64))
+
+
+def pinned(cuda: ctypes.CDLL) -> Iterator[tuple[str, Any]]:
+    memory, at, base = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64()
+    size = ctypes.c_size_t()
+    cuda.cuMemHostAlloc(ctypes.byref(memory), ctypes.c_size_t(1000), 0)
+    cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(at), memory, 0)
+    inside = ctypes.c_uint64(at.value + 100)
+    yield (
+        "pinned: range",
+        cuda.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), inside),
+    )
+    yield "pinned: its begin", base.value == at.value
+    yield "pinned: its size", size.value
+    assert memory.value is not None
+    seen = ctypes.c_ubyte.from_address(memory.value + 999)
+    late = 0
+    for value in range(1, 200):
+        cuda.cuMemsetD8_v2(at, ctypes.c_ubyte(value), ctypes.c_size_t(1000))
+        late += seen.value != value
+    yield "pinned: sets not seen", late
+
+
+def ask(library: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--answer", library]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=40)
+    told: dict[str, Any] = dict(json.loads(line) for line in done.stdout.splitlines())
+    return told
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--soft", default=str(SOFT), help="the soft GPU's library")
+    parser.add_argument("--card", default="libcuda.so.1", help="the card's")
+    parser.add_argument("--answer", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.answer:
+        for answer in answers(given.answer):
+            print(json.dumps(answer), flush=True)
+        return 0
+    card, soft = ask(given.card), ask(given.soft)
+    for name in card | soft:
+        here, there = card.get(name, "-"), soft.get(name, "-")
+        mark = "" if here == there else "  <-- differs"
+        print(f"{name:40} card {here!s:6} soft {there!s:6}{mark}")
+    return 0 if card else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
