@@ -8,6 +8,9 @@ BUILD/wheelhouse; the last line printed is the wheel's path.
 With --target it is for another machine (targets.py): for an older glibc, with this machine's
 OpenSSL, lz4 and zstd inside; or for musl or arm64, without a server.
 
+With --compiled nothing is compiled: the libraries and programs of that folder, which `make build`
+has installed, are stripped and packed. The suite does so, that has just compiled them.
+
 The same sources give the same bytes, wherever they lie: times are the last commit's
 (SOURCE_DATE_EPOCH, if that is set), and no path of this machine goes into the code.
 """
@@ -50,6 +53,15 @@ def only_wheel(folder: Path) -> Path:
     if len(wheels) != 1:
         sys.exit(f"wheel: {folder} holds {len(wheels)} wheels of gpupool, not one")
     return wheels[0]
+
+
+def stripped(compiled: Path, work: Path) -> Path:
+    """A copy of what was installed, without what debuggers need; as CMake strips targets."""
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(compiled, work)
+    files = [path for path in sorted(work.rglob("*")) if path.is_file()]
+    run("strip", *(path for path in files if path.read_bytes()[:4] == b"\x7fELF"))
+    return work
 
 
 def package_of(name: str) -> str:
@@ -122,7 +134,12 @@ def add_licences(wheel: Path, work: Path, pyzmq: Path | None, linked: tuple[str,
     run(sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, root)
 
 
-def build(work: Path, out: Path, target: targets.Target | None = None) -> Path:
+def build(
+    work: Path,
+    out: Path,
+    target: targets.Target | None = None,
+    compiled: Path | None = None,
+) -> Path:
     """The wheel of these sources in `out`; wheels of gpupool already there go."""
     told: list[str] = []
     extra: dict[str, str] = {}
@@ -134,8 +151,10 @@ def build(work: Path, out: Path, target: targets.Target | None = None) -> Path:
         pyzmq = libraries.parent
         extra["LD_LIBRARY_PATH"] = str(libraries)  # where auditwheel looks
         extra["_PYTHON_HOST_PLATFORM"] = f"linux-{target.processor}"  # the wheel's tag
-    compiled, packed = work / "wheel", work / "wheelhouse"
-    for folder in (compiled, packed):
+    if compiled is not None:
+        told = [f"-Ccmake.define.GPUPOOL_COMPILED={stripped(compiled, work / 'stripped')}"]
+    built, packed = work / "wheel", work / "wheelhouse"
+    for folder in (built, packed):
         shutil.rmtree(folder, ignore_errors=True)
     for old in out.glob("gpupool-*.whl"):
         old.unlink()
@@ -147,11 +166,11 @@ def build(work: Path, out: Path, target: targets.Target | None = None) -> Path:
         "--no-isolation",
         "--outdir",
         packed,
-        f"-Cbuild-dir={compiled}",
+        f"-Cbuild-dir={built}",
         *told,
         ROOT,
         **extra,
-        CFLAGS=f"-ffile-prefix-map={compiled}=build -ffile-prefix-map={ROOT}=.",
+        CFLAGS=f"-ffile-prefix-map={built}=build -ffile-prefix-map={ROOT}=.",
     )
     if target is not None and target.platform.startswith("musllinux"):
         graft(only_wheel(packed), libraries, out, work / "unpacked", target.platform)
@@ -177,10 +196,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--build", type=Path, required=True, help="folder for what is in between")
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheel")
-    parser.add_argument("--target", choices=targets.TARGETS, help="another machine than this one")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--target", choices=targets.TARGETS, help="another machine than this one")
+    other.add_argument("--compiled", type=Path, help="pack what `make build` has installed there")
     args = parser.parse_args()
     target = targets.TARGETS.get(args.target)
-    print(build(args.build.absolute(), args.out.absolute(), target))
+    compiled = args.compiled and args.compiled.absolute()
+    print(build(args.build.absolute(), args.out.absolute(), target, compiled))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The wheel, as a user has it: installed into an empty environment of every Python.
 
-It is built once per run by the script that `make wheel` runs, in a folder of its
-own, so what lies in build/ does not matter.
+It is packed once per run by the script that `make wheel` runs, in a folder of its own, from the
+libraries and programs that all tests use; where these are of another version, it compiles its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from gpupool_common import paths
 from harness import PATIENCE, Result, run_program
 from ports import free_port
 from ready_process import start_ready
@@ -82,10 +83,17 @@ def wheel_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wheel")
 
 
+def compiled(home: paths.Home) -> list[str | Path]:
+    """What there is to be packed: `make build` knows the version of when it configured."""
+    version = must_run(sys.executable, "-m", "setuptools_scm", "--root", ROOT).strip()
+    said = must_run(home.part(paths.WORKER), "--version")
+    return ["--compiled", home.root] if said.split()[1] == version else []
+
+
 @pytest.fixture(scope="session")
-def wheel(wheel_work: Path) -> Path:
+def wheel(wheel_work: Path, home: paths.Home) -> Path:
     folders = ("--build", wheel_work / "build", "--out", wheel_work / "dist")
-    said = must_run(sys.executable, BUILD_SCRIPT, *folders)
+    said = must_run(sys.executable, BUILD_SCRIPT, *folders, *compiled(home))
     return Path(said.splitlines()[-1])
 
 
