@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from harness import PoolServer, Result
@@ -81,3 +83,30 @@ def test_nobody_has_the_standard_descriptors(
 ) -> None:
     """A daemon has closed them and prints all the same: that went into the session's connection."""
     run(server, program, transport, "close-standard")
+
+
+#: As FFmpeg opens and closes the library. Managed memory has a handler for SIGSEGV, and addresses.
+REOPEN = """
+import _ctypes, ctypes
+
+def call(name, *arguments):
+    error = getattr(cuda, name)(*arguments)
+    assert error == 0, (name, error)
+
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+for _ in range(3):
+    cuda = ctypes.CDLL("libcuda.so.1")
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+    call("cuMemAllocManaged", ctypes.byref(memory), ctypes.c_size_t(4096), 1)
+    ctypes.memset(memory.value, 7, 4096)
+    _ctypes.dlclose(cuda._handle)
+ctypes.memset(memory.value, 8, 4096)
+"""
+
+
+def test_the_library_is_closed_and_opened_again(server: PoolServer, transport: str) -> None:
+    result = server.run([sys.executable, "-c", REOPEN], transport)
+    assert result.returncode == 0, result.explain()
+    assert result.own_lines() == []
