@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from gpupool_common import paths
 from harness import PoolServer, Result
 from test_programs import passed
 from toolchain import Toolchain
@@ -110,3 +112,22 @@ def test_the_library_is_closed_and_opened_again(server: PoolServer, transport: s
     result = server.run([sys.executable, "-c", REOPEN], transport)
     assert result.returncode == 0, result.explain()
     assert result.own_lines() == []
+
+
+#: How large the largest part of this process's address space is.
+LARGEST = """
+import ctypes
+assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+spans = [line.split()[0].split("-") for line in open("/proc/self/maps")]
+print(max(int(end, 16) - int(begin, 16) for begin, end in spans))
+"""
+
+
+def test_valgrind_is_spared_the_windows(server: PoolServer, tmp_path: Path) -> None:
+    """Memcheck took minutes for what is only kept free; it preloads a library of such a name."""
+    preloaded = tmp_path / "vgpreload_none.so"
+    preloaded.symlink_to(server.home.part(paths.NVML_LIBRARY))
+    for before, least, most in (("", 1 << 36, 1 << 47), (str(preloaded), 0, 1 << 36)):
+        command = ["env", f"LD_PRELOAD={before}", sys.executable, "-c", LARGEST]
+        result = server.run(command)
+        assert least < int(result.stdout) < most, result.explain()
