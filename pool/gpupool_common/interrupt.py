@@ -1,17 +1,43 @@
-"""Ctrl-C before a command has come far enough to deal with it."""
+"""What ends a command from outside: Ctrl-C, and output that nobody takes."""
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+#: What a write says where a disk is full; it names no file then, as one does that is opened.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+def _let_go_of_output() -> None:
+    """What is still to be written would fail once more at the interpreter's end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The exit code of a shell for an interrupted command, without a traceback of imports."""
+    """One line, or none, instead of a traceback; the exit code of a shell for an interruption."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:  # closed from the beginning
+                sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:
+        _let_go_of_output()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:
+            raise
+        _let_go_of_output()
+        print(f"{Path(sys.argv[0]).name}: cannot write: {error.strerror}", file=sys.stderr)
+        sys.exit(1)

@@ -13,7 +13,7 @@ from gpupool_common.protocol import one_line
 def read_toml(path: Path) -> dict[str, Any]:
     """All of a file; ConfigError names it and says what is wrong with it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors may begin with a mark
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -233,6 +233,12 @@ def test_files_that_cannot_be_read_are_named(folder: Path) -> None:
     assert "not UTF-8" in complaint(binary, {}, {})
 
 
+def test_a_file_may_begin_with_a_mark_as_some_editors_write_it(folder: Path) -> None:
+    file = folder / "marked.toml"
+    file.write_bytes(b"\xef\xbb\xbfnonsense = 1\n")
+    assert "'nonsense' is unknown" in complaint(file, {}, {})
+
+
 @pytest.mark.parametrize(
     ("listen", "data", "url"),
     [

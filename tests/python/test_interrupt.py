@@ -1,9 +1,12 @@
-"""Ctrl-C while a command is still being imported."""
+"""Ctrl-C while a command is still being imported, and output that nobody takes."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +25,18 @@ def test_no_traceback(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         getattr(import_module(module), name)()
     assert ended.value.code == 130
+
+
+@pytest.mark.parametrize("command", [["lib-path"], ["--help"]])
+def test_a_full_disk_is_one_line(command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpupool", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.endswith("cannot write: No space left on device\n"), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
