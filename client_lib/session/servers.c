@@ -7,17 +7,20 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The next piece of a list with commas, without the blanks around it. */
+static char *without_blanks_around(char *text)
+{
+    text += strspn(text, " \t\r\n");
+    size_t length = strlen(text);
+    while (length && strchr(" \t\r\n", text[length - 1]))
+        text[--length] = '\0';
+    return text;
+}
+
+/* The next piece of a list with commas. */
 static char *next_piece(char **list)
 {
     char *piece = strsep(list, ",");
-    if (!piece)
-        return NULL;
-    piece += strspn(piece, " \t\r\n");
-    size_t length = strlen(piece);
-    while (length && strchr(" \t\r\n", piece[length - 1]))
-        piece[--length] = '\0';
-    return piece;
+    return piece ? without_blanks_around(piece) : NULL;
 }
 
 static int read_servers(char *list, struct gpc_servers *out, char *why, size_t why_size)
@@ -48,8 +51,8 @@ static int read_tokens(char *list, struct gpc_servers *out, char *why, size_t wh
 {
     unsigned count = 0;
     char *piece;
-    if (out->count == 1) { /* whatever is in it */
-        out->token[0] = list;
+    if (out->count == 1) { /* with its commas */
+        out->token[0] = without_blanks_around(list);
         return 0;
     }
     while ((piece = next_piece(&list)) != NULL) {
@@ -70,6 +73,20 @@ static int read_tokens(char *list, struct gpc_servers *out, char *why, size_t wh
     return 0;
 }
 
+/* A question to a server is lines of text: no token begins another one. */
+static int check_tokens(const struct gpc_servers *list, char *why, size_t why_size)
+{
+    for (unsigned i = 0; i < list->count; i++)
+        for (const char *c = list->token[i]; *c; c++)
+            if ((unsigned char)*c <= ' ' || *c == 0x7f) {
+                snprintf(why, why_size,
+                         "GPUPOOL_TOKEN, or its file, has a blank or a line's end within: a token "
+                         "has none, and several have commas between them");
+                return -1;
+            }
+    return 0;
+}
+
 int gpc_servers_read(const char *servers, const char *tokens, struct gpc_servers *out, char *why,
                      size_t why_size)
 {
@@ -83,6 +100,8 @@ int gpc_servers_read(const char *servers, const char *tokens, struct gpc_servers
         r = read_servers(copy, out, why, why_size);
     if (r == 0)
         r = read_tokens(out->tokens, out, why, why_size);
+    if (r == 0)
+        r = check_tokens(out, why, why_size);
     free(copy);
     if (r != 0)
         gpc_servers_free(out);

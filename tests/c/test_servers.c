@@ -21,14 +21,14 @@ static int read_list(const char *servers, const char *tokens, struct gpc_servers
     return gpc_servers_read(servers, tokens, list, why, sizeof why);
 }
 
-static void one_server_takes_its_token_as_it_is(void **state)
+static void one_server_takes_its_token_with_commas(void **state)
 {
     (void)state;
     struct gpc_servers list;
-    assert_int_equal(read_list("tcp://a:7700", "to,ken ", &list), 0);
+    assert_int_equal(read_list("tcp://a:7700", " to,ken\r\n", &list), 0);
     assert_int_equal(list.count, 1);
     assert_string_equal(list.server[0], "tcp://a:7700");
-    assert_string_equal(list.token[0], "to,ken ");
+    assert_string_equal(list.token[0], "to,ken");
     gpc_servers_free(&list);
     assert_int_equal(read_list("tcp://a:7700", "", &list), 0);
     assert_string_equal(list.token[0], "");
@@ -50,6 +50,17 @@ static void tokens_are_shared_or_one_for_each(void **state)
     gpc_servers_free(&list);
     assert_int_equal(read_list("tcp://a:1,tcp://b:2,tcp://c:3", "x,y", &list), -1);
     assert_non_null(strstr(why, "2 tokens for 3 servers"));
+}
+
+static void tokens_are_of_one_line(void **state)
+{
+    (void)state;
+    struct gpc_servers list;
+    static const char *const wrong[] = {"a\nservers: 9", "a b", "a\rb", "a\tb", "a\x7f"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(read_list("tcp://a:7700", wrong[i], &list), -1);
+        assert_non_null(strstr(why, "a line's end within"));
+    }
 }
 
 static void wrong_lists_are_refused(void **state)
@@ -172,7 +183,8 @@ static void domains_tell_hosts_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_server_takes_its_token_as_it_is),
+        cmocka_unit_test(one_server_takes_its_token_with_commas),
+        cmocka_unit_test(tokens_are_of_one_line),
         cmocka_unit_test(tokens_are_shared_or_one_for_each),
         cmocka_unit_test(wrong_lists_are_refused),
         cmocka_unit_test(a_token_comes_from_a_file_that_is_read_again),
