@@ -59,6 +59,7 @@ def token_file() -> Path | None:
 def need_token(token: str | None, server: str) -> str:
     """The token of an option or a variable, else what the context has for this very server."""
     path = token_file()
+    token = token.strip() if token else None
     if not token and path is not None:
         try:
             token = path.read_text(encoding="ascii").strip()
@@ -68,6 +69,8 @@ def need_token(token: str | None, server: str) -> str:
         token = saved.token
     if not token:
         raise ConfigError("no token for the server is given; set GPUPOOL_TOKEN, or use --token")
+    if any(len(one.split()) > 1 for one in token.split(",")):
+        raise ConfigError(f"{TOKEN}: a token has no blank and no line's end within")
     return token
 
 

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from command_harness import Front
-from gpupool import contexts
+from gpupool import contexts, options
 from gpupool.cli import make_app
 from gpupool.contexts import Context, Contexts
 from gpupool_common.errors import ConfigError
@@ -255,3 +255,10 @@ def test_nobody_changes_the_file_meanwhile(path: Path) -> None:
 
     contexts.change(path, how)
     assert contexts.load(path) == Contexts()
+
+
+def test_blanks_around_a_token_do_not_count() -> None:
+    assert options.need_token(" a,b\r\n", "tcp://a:1") == "a,b"
+    assert options.need_token("a, b", "tcp://a:1,tcp://b:1") == "a, b"
+    with pytest.raises(ConfigError, match="no line's end within"):
+        options.need_token("a\nb", "tcp://a:1")
