@@ -425,6 +425,7 @@ void gp_arbiter_step(struct gp_arbiter *a, int timeout_ms)
     struct epoll_event events[EVENTS];
     int n = epoll_wait(a->epoll, events, EVENTS, timeout_ms);
     gp_arbiter_sync_all(a);
+    gp_arbiter_collectives_tell(a);
     for (int i = 0; i < n; i++)
         handle(a, &events[i]);
     if (a->muffled)

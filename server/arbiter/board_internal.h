@@ -37,6 +37,7 @@ struct tenant_slot {
     uint32_t wanting;       /* members that wait at the gate */
     uint32_t busy;          /* members with work on the GPU */
     uint32_t window;        /* enum gang_window, as of the last look */
+    uint32_t behind;        /* a member has still to begin a collective that another one has */
     uint64_t window_opened; /* the number of the period in which its window has begun, and 1 */
     struct copy_account copies[GP_BOARD_WAYS];
 };
@@ -123,6 +124,10 @@ uint64_t gp_gang_due(const struct gp_board *f, const struct tenant_slot *t);
 /* When a turn ends that begins now and could last until `end`. */
 uint64_t gp_gang_turn_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now,
                           uint64_t end);
+/* Whether a gang that has nothing to do may begin nothing more in its turn, since `other` waits and
+ * its window is over: its other GPUs' arbiters see to the same. */
+bool gp_gang_over(const struct gp_board *f, const struct tenant_slot *t,
+                  const struct tenant_slot *other, uint64_t now);
 /* How long it may have nothing to do in its turn; `grace`: anybody may. */
 uint64_t gp_gang_grace(const struct tenant_slot *t, uint64_t grace);
 /* The member no longer waits or works. */

@@ -57,6 +57,8 @@ void gp_arbiter_collectives_tell(struct gp_arbiter *a)
             l->number = number;
         }
     }
+    for (int i = 0; i < GP_BOARD_TENANTS; i++)
+        a->board->tenants[i].behind = 0;
     for (int i = 0; i < a->top; i++) {
         struct seat *s = &a->seats[i];
         uint64_t most = 0;
@@ -64,6 +66,7 @@ void gp_arbiter_collectives_tell(struct gp_arbiter *a)
             uint32_t tenant = a->board->members[i].tenant;
             const struct latest *l = find(all, count, tenant, communicator_of(s->collective));
             most = l < all + count ? GP_PAGE_COLLECTIVE(l->communicator, l->number) : 0;
+            a->board->tenants[tenant].behind |= most && most != s->collective;
         }
         if (s->page && most != s->collective_most)
             GP_PAGE_STORE(s->page->collective_most, most);

@@ -35,6 +35,10 @@
  * it is charged for the pause. */
 #define PAUSE (2 * MS)
 
+/* How long its turn goes on behind its window for a rank that has still to begin what another one
+ * has; as in ../worker/sharing/gate.c. */
+#define CATCH_UP (4 * MS)
+
 struct period {
     uint64_t length, into, number;
     uint64_t sum;     /* the weights of all who are at work */
@@ -174,7 +178,16 @@ uint64_t gp_gang_turn_end(const struct gp_board *f, const struct tenant_slot *t,
     return f->window_end > now && f->window_end < end ? f->window_end : end;
 }
 
+bool gp_gang_over(const struct gp_board *f, const struct tenant_slot *t,
+                  const struct tenant_slot *other, uint64_t now)
+{
+    uint64_t end = f->quantum_end + (t->behind ? CATCH_UP : 0);
+    return t->window == GANG_OUTSIDE && now >= end && gp_gang_due(f, other) < gp_gang_due(f, t);
+}
+
 uint64_t gp_gang_grace(const struct tenant_slot *t, uint64_t grace)
 {
-    return t->window == GANG_INSIDE ? PAUSE : grace;
+    if (t->window == GANG_INSIDE)
+        return PAUSE;
+    return t->window == GANG_OUTSIDE && t->behind ? CATCH_UP : grace;
 }

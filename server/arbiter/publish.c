@@ -84,7 +84,6 @@ bool gp_arbiter_publish(struct gp_arbiter *a, uint64_t now)
     for (int i = 0; i < a->top; i++)
         if (a->seats[i].page)
             tell_numbers(a, i);
-    gp_arbiter_collectives_tell(a);
     a->entitled = a->board->entitled;
     /* who has the turn hears it last: nobody thinks any more that it has it */
     for (int last = 0; last < 2; last++)

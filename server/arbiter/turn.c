@@ -286,7 +286,7 @@ static void turn_of_idle(struct gp_board *f, struct tenant_slot *t, uint64_t now
     bool unused = other && t->wanting && idle >= UNUSED;
     if (unused)
         forget_wants(f, t);
-    if (f->yielding || !eligible(f, t, now) ||
+    if (f->yielding || !eligible(f, t, now) || (other && gp_gang_over(f, t, other, now)) ||
         (other && idle >= gp_gang_grace(t, GRACE) && !t->wanting)) {
         if (!f->yielding)
             turn_end(f, now);

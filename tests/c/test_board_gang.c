@@ -234,10 +234,75 @@ static void two_gangs_have_theirs_one_behind_the_other(void **state)
     assert_true(gang * 100 >= alone * 45);
 }
 
+/* --- a gang that has nothing to do when its window ends ------------------------------------- */
+
+struct ended {
+    struct gp_board *board;
+    int gang, other;
+};
+
+/* It was at work until shortly before, and another one waits; whether it may begin again `late`
+ * after the end. */
+static bool begins_after_its_window(struct ended *e, bool behind, uint64_t late)
+{
+    static const struct gp_board_gpu shares = {GP_POLICY_SHARE, 20, 90, 0, 0};
+    const struct gp_board_grant gang = {.weight = 1, .share = 500, .ceiling = 1000, .gang = 1},
+                                other = {.weight = 1, .share = 500, .ceiling = 1000};
+    assert_int_equal(gp_board_new(&e->board), 0);
+    assert_int_equal(gp_board_gpu_set(e->board, &shares), 0);
+    assert_int_equal(gp_board_tenant_set(e->board, "red/job", &gang), 0);
+    assert_int_equal(gp_board_tenant_set(e->board, "blue", &other), 0);
+    e->gang = gp_board_join(e->board, "red/job");
+    e->other = gp_board_join(e->board, "blue");
+    uint64_t begin = 1020 * MS, end = begin + 30 * MS; /* of half of a period of 60 ms */
+    clock_ns = begin - MS;
+    assert_true(gp_board_enter(e->board, e->other));
+    assert_false(gp_board_enter(e->board, e->gang));
+    clock_ns = begin;
+    gp_board_idle(e->board, e->other, 0);
+    clock_ns = begin + MS;
+    assert_true(gp_board_enter(e->board, e->gang));
+    assert_false(gp_board_enter(e->board, e->other));
+    for (; clock_ns < end - 100 * US; clock_ns += 100 * US)
+        gp_board_turn(e->board, clock_ns);
+    gp_board_idle(e->board, e->gang, 0);
+    assert_true(gp_board_holder(e->board) ==
+                gp_board_tenant_of(e->board, &e->board->members[e->gang]));
+    gp_board_tenant_of(e->board, &e->board->members[e->gang])->behind = behind;
+    clock_ns = end + late;
+    return gp_board_enter(e->board, e->gang);
+}
+
+/* On another card it may have ended its turn, and does not come as far. */
+static void a_gang_begins_nothing_after_its_window(void **state)
+{
+    (void)state;
+    struct ended e;
+    assert_false(begins_after_its_window(&e, false, 0));
+    assert_true(gp_board_enter(e.board, e.other));
+    gp_board_free(e.board);
+}
+
+static void a_gang_whose_other_rank_waits_for_it_does(void **state)
+{
+    (void)state;
+    struct ended e;
+    assert_true(begins_after_its_window(&e, true, 4 * MS - 1));
+    gp_board_turn(e.board, clock_ns);
+    assert_true(gp_board_must_yield(e.board, e.gang));
+    gp_board_idle(e.board, e.gang, 0);
+    assert_true(gp_board_enter(e.board, e.other));
+    gp_board_free(e.board);
+    assert_false(begins_after_its_window(&e, true, 4 * MS));
+    gp_board_free(e.board);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gang_has_its_turns_on_both_cards_at_once),
+        cmocka_unit_test(a_gang_begins_nothing_after_its_window),
+        cmocka_unit_test(a_gang_whose_other_rank_waits_for_it_does),
         cmocka_unit_test(two_gangs_have_theirs_one_behind_the_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "arbiter.h"
+#include "board_internal.h"
 #include "seat.h"
 
 #define SEATS 24
@@ -65,10 +66,13 @@ static void a_rank_hears_of_what_another_has_begun(void **state)
     gp_seat_collective(world.seats[0], COMMUNICATOR, 3);
     expect(1, true);
     expect(0, false);
+    assert_true(gp_arbiter_board(world.arbiter)->tenants[0].behind);
     gp_seat_collective(world.seats[1], COMMUNICATOR, 2);
     assert_true(gp_seat_behind(world.seats[1])); /* without asking again */
     gp_seat_collective(world.seats[1], COMMUNICATOR, 3);
     assert_false(gp_seat_behind(world.seats[1]));
+    expect(0, false);
+    assert_false(gp_arbiter_board(world.arbiter)->tenants[0].behind);
 }
 
 static void numbers_wrap(void **state)
