@@ -53,7 +53,8 @@ struct gp_board_grant {
     uint32_t high_priority;
     uint32_t forced; /* 1: the limit holds for what is new, whatever is in use already */
     uint32_t gang;   /* 1: it is on other boards of this machine as well, and has its turns at the
-                        same time on all of them (gang.c) */
+                        same time on all of them (gang.c), as it has where members of it take part
+                        in the same collectives */
 };
 
 /* What it has had, since it came. */

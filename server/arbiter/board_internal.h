@@ -37,6 +37,7 @@ struct tenant_slot {
     uint32_t wanting;       /* members that wait at the gate */
     uint32_t busy;          /* members with work on the GPU */
     uint32_t window;        /* enum gang_window, as of the last look */
+    uint32_t ranks;         /* members of it take part in the same collectives */
     uint32_t behind;        /* a member has still to begin a collective that another one has */
     uint64_t window_opened; /* the number of the period in which its window has begun, and 1 */
     struct copy_account copies[GP_BOARD_WAYS];

@@ -83,7 +83,7 @@ static int gangs_find(struct gp_board *f, uint64_t now, struct tenant_slot **gan
         if (!at_work(t, now))
             continue;
         p->sum += t->weight;
-        if (t->grant.gang) {
+        if (t->grant.gang || t->ranks) {
             n = by_name(gangs, n, t);
             continue;
         }

@@ -121,6 +121,23 @@ static void ranks_end_a_window_with_the_same_collective(void **state)
         check(&jobs[i], 590 * US, 1100 * US, 0.94);
 }
 
+/* Nobody has to say that they are a gang. */
+static void ranks_that_sum_are_a_gang(void **state)
+{
+    (void)state;
+    const struct job job = {"ranks, and nobody says so",
+                            true,
+                            false,
+                            500,
+                            4,
+                            420 * US,
+                            60 * US,
+                            130 * US,
+                            80 * US,
+                            80 * US};
+    check(&job, 590 * US, 1100 * US, 0.94);
+}
+
 /* A kernel is not interrupted: where a neighbour's are long, each window begins late. */
 static void long_kernels_take_of_a_window(void **state)
 {
@@ -146,6 +163,7 @@ int main(void)
         cmocka_unit_test(gangs_have_their_share_and_leave_neighbours_theirs),
         cmocka_unit_test(a_pause_in_its_window_costs_a_gang_no_turn),
         cmocka_unit_test(ranks_end_a_window_with_the_same_collective),
+        cmocka_unit_test(ranks_that_sum_are_a_gang),
         cmocka_unit_test(long_kernels_take_of_a_window),
         cmocka_unit_test(without_gangs_a_step_waits_for_the_slowest_turn),
     };
