@@ -65,6 +65,8 @@ struct gp_board_usage {
     uint64_t memory_denied; /* allocations over the limit */
     uint64_t busy_ns;       /* of the GPU, charged */
     uint64_t held_ns;       /* the turn was its own, by the arbiter's clock alone */
+    uint64_t ending_ns;     /* of that, after it should have ended: work that ran out, and what
+                               other ranks waited for */
     uint64_t waited_ns;     /* at the gate with work in hand */
     uint64_t turns;
     uint64_t launches; /* kernels and graphs */

@@ -33,10 +33,11 @@ static void say_tenant(struct text *t, const struct gp_board_tenant *x)
         g->high_priority ? "true" : "false", g->gang ? "true" : "false");
     say(t,
         "\"memory_used\": %llu, \"memory_peak\": %llu, \"memory_denied\": %llu, "
-        "\"busy_ns\": %llu, \"held_ns\": %llu, \"waited_ns\": %llu, ",
+        "\"busy_ns\": %llu, \"held_ns\": %llu, \"ending_ns\": %llu, \"waited_ns\": %llu, ",
         (unsigned long long)u->memory_used, (unsigned long long)u->memory_peak,
         (unsigned long long)u->memory_denied, (unsigned long long)u->busy_ns,
-        (unsigned long long)u->held_ns, (unsigned long long)u->waited_ns);
+        (unsigned long long)u->held_ns, (unsigned long long)u->ending_ns,
+        (unsigned long long)u->waited_ns);
     say(t,
         "\"turns\": %llu, \"launches\": %llu, \"bytes_copied\": %llu, \"copy_ns\": %llu, "
         "\"host_used\": %llu, \"members\": %u, \"entitled\": %u, \"parts\": %u}",

@@ -208,6 +208,7 @@ static void turn_take(struct gp_board *f, uint64_t now)
     uint64_t length = now > f->turn_began ? now - f->turn_began : 0;
     uint64_t waited = now - others_wait_since(f, t, now); /* before that it cost nobody anything */
     t->usage.held_ns += length;
+    t->usage.ending_ns += f->yielding && now > f->yield_at ? now - f->yield_at : 0;
     waited = waited < length ? waited : length;
     f->longest -= f->longest / 16;
     if (f->longest < waited)

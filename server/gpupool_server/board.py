@@ -95,6 +95,8 @@ class Account:
     host_used: int = 0
     #: For how long the turn was its own; None: an arbiter of an older release.
     held_ns: int | None = None
+    #: Of that, after it should have ended; 0 also of an arbiter of an older release.
+    ending_ns: int = 0
     #: Its weight in turns, as the policy has it; 0: an arbiter of an older release.
     parts: int = 0
 

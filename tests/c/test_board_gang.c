@@ -290,7 +290,10 @@ static void a_gang_whose_other_rank_waits_for_it_does(void **state)
     assert_true(begins_after_its_window(&e, true, 4 * MS - 1));
     gp_board_turn(e.board, clock_ns);
     assert_true(gp_board_must_yield(e.board, e.gang));
+    clock_ns += 300 * US;
     gp_board_idle(e.board, e.gang, 0);
+    struct tenant_slot *gang = gp_board_tenant_of(e.board, &e.board->members[e.gang]);
+    assert_int_equal(gang->usage.ending_ns, 300 * US);
     assert_true(gp_board_enter(e.board, e.other));
     gp_board_free(e.board);
     assert_false(begins_after_its_window(&e, true, 4 * MS));

@@ -1,6 +1,6 @@
 """A job on two GPUs at half of each, beside another tenant on each: needs two GPUs.
 
-    python tests/gpu/gang.py --out DIR [--jobs ranks process] [--seconds 4] [--driver soft]
+    python tests/gpu/gang.py --out DIR [--jobs ranks process] [--seconds 4] [--windows]
 
 The job's steps need both GPUs at once: `process` is one process on both (`gang_steps`), `ranks` one
 on each that sum gradients by NCCL, as data-parallel training does. Counted are the steps that it
@@ -11,7 +11,10 @@ its steps, and each neighbour 0.45 of its own. The exit code is 1 if not.
 For each it prints what each GPU's arbiter says of the time together: which part of it each tenant
 had the turn (held), had work on the GPU (busy) and waited for a turn, and how many turns. Who has
 too much with too large a part held was given it by the arbiter; with half held it works outside of
-its turns; a neighbour that has too little and does not wait did not ask. All is in `gang.json`.
+its turns; a neighbour that has too little and does not wait did not ask. `ending` is the part of
+what is held after a turn should have ended: work that ran out, and what another rank waited for.
+With `--windows` it says where the time of the gang's windows went (gang_windows.py). All is in
+`gang.json`.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gang_windows import describe, read_times, windows
 from nccl import find_nccl
 from share_bench import ROOT, admin, clock, read_report
 
@@ -45,7 +49,12 @@ SHAPES = {
 
 #: Of a tenant in a server's status: both ways of counting its time, which differ by what changes
 #: of turns took.
-PARTS = {"held": "held_ns", "busy": "busy_ns", "waited": "waited_ns"}
+PARTS = {
+    "held": "held_ns",
+    "busy": "busy_ns",
+    "ending": "ending_ns",
+    "waited": "waited_ns",
+}
 COUNTS = ("turns", "launches")
 
 Report = dict[str, Any]
@@ -76,6 +85,7 @@ class Trial:
         words = [self.steps, way, str(self.shape[tenant]), *self.shape["grid"]]
         words += [f"{moment:.6f}" for moment in moments]
         env = self.server.environment("shm", GPUPOOL_TOKEN=f"token-of-{tenant}", **asked)
+        env["GANG_STEPS_TIMES"] = str(self._times(tenant, asked.get("CUDA_VISIBLE_DEVICES", "0")))
         pipe = subprocess.PIPE
         return subprocess.Popen(words, env=env, stdout=pipe, stderr=pipe, text=True)
 
@@ -90,6 +100,15 @@ class Trial:
             self._start("red", way, self.job, GPUPOOL_GPUS="2", CUDA_VISIBLE_DEVICES=rank, **asked)
             for rank, way in zip("01", ways, strict=True)
         ]
+
+    def _times(self, tenant: str, rank: str = "0") -> Path:
+        folder: Path = self.given.out
+        return folder / f"gang-{tenant}-{rank}.times"
+
+    def windows(self) -> Report:
+        """Of the time together, where each of the gang's windows went."""
+        job, *others = (read_times(self._times(name)) for name in ("red", *NEIGHBOURS))
+        return windows(job, others, self.job)
 
     def accounts(self) -> Report:
         """What each GPU's arbiter has of who is there."""
@@ -116,7 +135,8 @@ class Trial:
             raise RuntimeError("a program was not ready in time; give it a longer --lead")
         steps = [report["steps"] for report in (reports[0], *reports[len(job) :])]
         accounts = differences(before, after, took)
-        return {"steps": steps, "accounts": accounts, "of own": parts(steps)}
+        row = {"steps": steps, "accounts": accounts, "of own": parts(steps)}
+        return {**row, "windows": self.windows()} if gang and self.given.windows else row
 
 
 def sleep_until(moment: float) -> None:
@@ -151,6 +171,7 @@ def main() -> int:
     parser.add_argument("--lead", type=float, default=6.0, help="seconds for starting")
     parser.add_argument("--driver", choices=tuple(SHAPES), default="cuda", help="of the server")
     parser.add_argument("--jobs", nargs="+", choices=("ranks", "process"), default=["ranks"])
+    parser.add_argument("--windows", action="store_true", help="say where their time went")
     parser.add_argument("--turns", nargs="+", choices=("gang", "plain"), default=["gang", "plain"])
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     given = parser.parse_args()
@@ -183,6 +204,8 @@ def measure(given: argparse.Namespace) -> Report:
                 print(f"{kind} {turns}: {json.dumps(row['of own'])}", flush=True)
                 for name, account in row["accounts"].items():
                     print(f"    {name:12} {json.dumps(account)}", flush=True)
+                for line in describe(row["windows"]) if "windows" in row else ():
+                    print(f"    {line}", flush=True)
     finally:
         (given.out / "gang-server.log").write_bytes(server.log.read_bytes())
         server.close()

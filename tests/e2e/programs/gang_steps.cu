@@ -8,7 +8,7 @@
 // NCCL in LIBRARY. CHUNKS of about 1 us of arithmetic are in each of a step's four kernels. MOMENTs
 // are seconds of CLOCK_MONOTONIC; the program ends after the last. Prints one line of JSON: the
 // steps that ended between each two moments, whether it came too late for the first, and on how many
-// GPUs kernels are missing (0).
+// GPUs kernels are missing (0). GANG_STEPS_TIMES names a file that gets the moment of each step's end.
 #include "check.h"
 
 #include <dlfcn.h>
@@ -172,16 +172,22 @@ static bool is_over(Job *j, bool mine)
 // Before the first moment, too; two steps load the kernels.
 static long run(Job *j, const double *moments, int count, long *counted)
 {
+    const char *path = getenv("GANG_STEPS_TIMES");
+    FILE *times = path ? fopen(path, "w") : NULL;
+    REQUIRE(!path || times, "cannot write %s", path);
     long all = 0;
     for (; all < 2; all++)
         step(j, 1);
     for (bool over = false; !over; all++) {
         step(j, j->chunks);
         double now = seconds();
+        if (times)
+            fprintf(times, "%.6f\n", now);
         for (int i = 0; i + 1 < count; i++)
             counted[i] += now >= moments[i] && now < moments[i + 1];
         over = is_over(j, now >= moments[count - 1]);
     }
+    REQUIRE(!times || fclose(times) == 0, "cannot write %s", path);
     return all;
 }
 
