@@ -34,7 +34,8 @@
  *                                    their own tables; nothing is locked under them
  *
  *   * held while calls are sent and waited for, so that one thread asks for all. The thread
- *     that reads never takes one of these: it acts on notices under ranks 8 to 10 alone.
+ *     that reads never takes one of these: it acts on notices under ranks 8 to 10 alone. So do
+ *     threads of a transport's that ask where bytes belong (landing.h), under a lock of its own.
  */
 #ifndef GPC_SESSION_H
 #define GPC_SESSION_H

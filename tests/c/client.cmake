@@ -9,6 +9,7 @@ function(gp_client_test name)
 endfunction()
 
 gp_client_test(test_session)
+gp_client_test(test_landing)
 gp_client_test(test_lying_worker)
 gp_client_test(test_lying_update)
 gp_client_test(test_lying_nccl)
