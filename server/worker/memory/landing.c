@@ -22,7 +22,8 @@ static bool pinned(struct gpw_session *s, const void *begin)
     CUresult r = s->driver->cuMemHostRegister_v2((void *)(uintptr_t)begin, GP_MESSAGE_MAX,
                                                  CU_MEMHOSTREGISTER_PORTABLE);
     gpw_strict(s, before);
-    if (r != CUDA_SUCCESS) {
+    /* already: by a context that outlived the client's last use of it, as primary ones may */
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
         gpw_budget_give(s, GPW_USE_STAGING, GP_MESSAGE_MAX);
         return false;
     }
