@@ -54,7 +54,8 @@ void stripe_message_head(const struct iovec *iov, int count, unsigned char *out)
     size_t at = 0;
     for (int i = 0; i < count && at < GP_MESSAGE_HEAD; i++) {
         size_t left = GP_MESSAGE_HEAD - at, n = iov[i].iov_len < left ? iov[i].iov_len : left;
-        memcpy(out + at, iov[i].iov_base, n);
+        if (n > 0) /* an empty piece may be nowhere */
+            memcpy(out + at, iov[i].iov_base, n);
         at += n;
     }
 }
