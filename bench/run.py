@@ -62,8 +62,9 @@ class Bench:
     """Runs the same program each way in turn and collects its figures."""
 
     def __init__(
-        self, server: PoolServer, encrypting: PoolServer, soft: bool, scratch: Path
+        self, server: PoolServer, encrypting: PoolServer, soft: bool, scratch: Path, lanes: str
     ) -> None:
+        self.lanes = {"GPUPOOL_LANES": lanes} if lanes else {}
         self.server = server
         self.encrypting = encrypting
         self.soft = soft
@@ -80,8 +81,7 @@ class Bench:
     def sockets(self, program: Path, seconds: float, ways: list[str]) -> None:
         plugins = self.server.home.root / paths.PLUGINS
         here = self._native | {"GPUPOOL_PLUGIN_DIR": str(plugins)}
-        if lanes := os.environ.get("GPUPOOL_LANES"):
-            here["GPUPOOL_LANES"] = lanes
+        here |= self.lanes
         for way in (way for way in ways if way in SOCKETS):
             result = run_program([str(program), SOCKETS[way], str(seconds)], here, 300.0)
             self.take("sockets alone", "", way, result)
@@ -90,11 +90,12 @@ class Bench:
         if way == "native":
             return run_program(command, self._native, limit)
         if way in ("curve", "tls"):
-            return self.encrypting.run(command, "zmq" if way == "curve" else "tcp", limit)
+            transport = "zmq" if way == "curve" else "tcp"
+            return self.encrypting.run(command, transport, limit, **self.lanes)
         if way == "far" and self.far is not None:
             return self.far.run(command, limit)
         own = ucx.environment(library) if way == "ucx" and (library := ucx.find(None)) else {}
-        return self.server.run(command, way, limit, **own)
+        return self.server.run(command, way, limit, **own, **self.lanes)
 
     def round(self, section: str, label: str, ways: list[str], command: list[str]) -> None:
         for way in ways:
@@ -201,6 +202,11 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.2, help="for each figure of micro")
     parser.add_argument("--steps", type=int, default=20, help="of each application")
     parser.add_argument("--applications", nargs="+", default=[], help="only these")
+    parser.add_argument(
+        "--lanes",
+        default=os.environ.get("GPUPOOL_LANES", ""),
+        help="connections for long messages, 1 to 8, at both ends of tcp and tls",
+    )
     parser.add_argument("--soft", action="store_true", help="the soft GPU even where a GPU is")
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument(
@@ -259,7 +265,9 @@ def main() -> int:
     out = given.out or HERE / "results" / time.strftime("%Y%m%d-%H%M%S.json")
     driver = "cuda" if gpu else "soft"
     more = {"ucx": ""} if "ucx" in given.ways else {}
-    server, encrypting = PoolServer(driver, **more), PoolServer(driver, curve="")
+    lanes = {"tcp-lanes": given.lanes} if given.lanes else {}
+    server = PoolServer(driver, **more, **lanes)
+    encrypting = PoolServer(driver, curve="", **lanes)
     cache = ROOT / "build" / "bench"
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as ends:
         ends.callback(server.close)
@@ -267,7 +275,7 @@ def main() -> int:
         server.start()
         if {"curve", "tls"} & set(given.ways):
             encrypting.start()
-        bench = Bench(server, encrypting, not gpu, Path(scratch))
+        bench = Bench(server, encrypting, not gpu, Path(scratch), given.lanes)
         if "far" in given.ways:
             bench.far = ends.enter_context(Far(build_far(cache), given.far_us, driver))
         measure(bench, given, sections, cache)
