@@ -10,6 +10,12 @@
 
 /* --- to the device -------------------------------------------------------------- */
 
+CUresult gpw_gp_htod(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
+                     const void *data)
+{
+    return gpw_landing_upload(s, dst, stream, bytes, data);
+}
+
 struct arena_use {
     uint32_t slot;
 };

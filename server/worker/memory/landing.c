@@ -1,7 +1,6 @@
 #include "landing.h"
 
 #include "budget.h"
-#include "gpw_handlers.h"
 #include "green.h"
 #include "memory_internal.h"
 
@@ -54,8 +53,8 @@ static void read_by_gpu(struct gpw_session *s, void *message, CUresult result)
     s->transport->let_go(s->channel, message);
 }
 
-CUresult gpw_gp_htod(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
-                     const void *data)
+CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
+                            const void *data)
 {
     void *begin = (void *)((uintptr_t)data & ~(uintptr_t)(GPW_LANDING_PAGE - 1));
     struct gpw_after *after = NULL;

@@ -20,6 +20,9 @@ struct gpw_landings {
     } at[GPW_LANDINGS_MOST];
 };
 
+/* Copy bytes of the message at hand to the device; if they are long, from where they lie. */
+CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
+                            const void *data);
 void gpw_landings_context_ended(struct gpw_session *s, CUcontext context);
 
 #endif
