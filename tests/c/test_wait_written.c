@@ -168,6 +168,95 @@ static void it_ends_with_its_context_and_its_session(void **state)
     assert_int_equal(b.result, CUDA_ERROR_DEINITIALIZED);
 }
 
+/* --- waits that end together ----------------------------------------------------------- */
+
+static void after_message(uint64_t message, unsigned stream, struct answer *to)
+{
+    session.at_message = message;
+    assert_int_equal(gpw_after_stream(&session, stream_at(stream), answered, to), CUDA_SUCCESS);
+}
+
+static void who_waits_right_behind_a_wait_ends_with_it(void **state)
+{
+    (void)state;
+    struct answer a = {'a', 0, CUDA_ERROR_UNKNOWN}, b = {'b', 0, CUDA_ERROR_UNKNOWN};
+    submit(1);
+    after_message(5, 1, &a);
+    after_message(6, 1, &b);
+    assert_int_equal(gpu.records, 1);
+    gpw_waits_poll(&session);
+    expect_story("");
+    complete(1);
+    gpw_waits_poll(&session);
+    expect_story("ab");
+    assert_int_equal(a.result, CUDA_SUCCESS);
+    assert_int_equal(b.result, CUDA_SUCCESS);
+}
+
+static void and_nobody_else(void **state)
+{
+    (void)state;
+    struct answer a = {'a', 0, 0}, b = {'b', 0, 0}, c = {'c', 0, 0}, d = {'d', 0, 0};
+    submit(1);
+    submit(2);
+    after_message(5, 1, &a);
+    submit(1);
+    after_message(7, 1, &b); /* something was submitted between them */
+    after_message(8, 2, &c);
+    assert_int_equal(gpu.records, 3);
+    after_message(9, 2, &d);
+    assert_int_equal(gpu.records, 3);
+    complete(1);
+    gpw_waits_poll(&session);
+    expect_story("a");
+    complete(2);
+    gpw_waits_poll(&session);
+    expect_story("cd");
+    complete(1);
+    gpw_waits_poll(&session);
+    expect_story("b");
+}
+
+/* A client may send as many as it likes: none is asked through all of the others. */
+static void no_more_than_two_end_together(void **state)
+{
+    (void)state;
+    struct answer a = {'a', 0, 0};
+    submit(1);
+    for (uint64_t i = 1; i <= 100; i++)
+        after_message(i, 1, &a);
+    assert_int_equal(gpu.records, 50);
+    complete(1);
+    gpw_waits_poll(&session);
+    assert_int_equal(a.times, 100);
+}
+
+static void a_failure_is_both_ones(void **state)
+{
+    (void)state;
+    struct answer a = {'a', 0, 0}, b = {'b', 0, 0};
+    submit(1);
+    after_message(5, 1, &a);
+    after_message(6, 1, &b);
+    gpu.streams[1].error = CUDA_ERROR_LAUNCH_FAILED;
+    gpw_waits_poll(&session);
+    expect_story("ab");
+    assert_int_equal(a.result, CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(b.result, CUDA_ERROR_LAUNCH_FAILED);
+    gpu.streams[1].error = CUDA_SUCCESS;
+    after_message(7, 1, &a);
+    after_message(8, 1, &b);
+    gpw_waits_context_ended(&session, CONTEXT_A);
+    gpw_waits_poll(&session);
+    expect_story("ab");
+    assert_int_equal(b.result, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    after_message(9, 1, &a);
+    after_message(10, 1, &b);
+    gpw_waits_cancel(&session);
+    expect_story("ab");
+    assert_int_equal(b.result, CUDA_ERROR_DEINITIALIZED);
+}
+
 /* --- which stream's end is the context's ----------------------------------------------- */
 
 static void name_streams(void)
@@ -244,6 +333,10 @@ int main(void)
         TEST(it_is_answered_in_its_turn),
         TEST(what_fails_is_found_without_a_number),
         TEST(it_ends_with_its_context_and_its_session),
+        TEST(who_waits_right_behind_a_wait_ends_with_it),
+        TEST(and_nobody_else),
+        TEST(no_more_than_two_end_together),
+        TEST(a_failure_is_both_ones),
         TEST(the_legacy_stream_tells_what_it_waits_for),
         TEST(one_beside_it_tells_if_nothing_else_is_at_work),
         TEST(streams_of_other_contexts_tell_nothing),

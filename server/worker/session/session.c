@@ -55,7 +55,9 @@ int gpw_session_send(struct gpw_session *s, struct gpw_message *m)
         total += bytes + pad;
     }
     m->head->size = (uint32_t)total;
-    int r = s->transport->send(s->channel, iov, pieces, m->flags);
+    unsigned flags = m->flags | (s->more_to_say ? GP_SEND_LATER : 0);
+    int r = s->transport->send(s->channel, iov, pieces, flags);
+    s->said_later = s->more_to_say;
     if (r != 0)
         s->ended = true;
     return r;

@@ -130,10 +130,12 @@ struct gpw_session {
     bool watches_captures; /* until one is found that was spoilt (capture_watch.h) */
     bool last_try;         /* no more GPW_AGAIN */
     unsigned fences;       /* streams that the next message waits for (gp_fence) */
-    unsigned event_waits;  /* calls that wait for an event of the client's */
-    bool greeted;          /* gp_hello was right */
-    bool ended;            /* gp_goodbye, or broken */
-    int32_t sticky;        /* a CUresult that every later call gives, 0 none */
+    bool more_to_say; /* other waits are over, too: what is sent now may go with what they send */
+    bool said_later;  /* and has not gone yet */
+    unsigned event_waits; /* calls that wait for an event of the client's */
+    bool greeted;         /* gp_hello was right */
+    bool ended;           /* gp_goodbye, or broken */
+    int32_t sticky;       /* a CUresult that every later call gives, 0 none */
     int32_t over; /* the same, of the driver's, when the present message's memory was asked for */
     struct gpw_failures failures;
     uint64_t calls;

@@ -88,10 +88,15 @@ void gpw_waits_poll(struct gpw_session *s)
     due_add(s, waits_over(s));
     while ((w = due_take(s)) != NULL) {
         const char *what = w->what;
+        s->more_to_say = s->waits_due != NULL;
         if (!w->poll(s, w))
             gpw_wait_add(s, w);
         gpw_capture_watch(s, "the end of", what);
     }
+    s->more_to_say = false;
+    if (s->said_later)
+        s->transport->flush(s->channel);
+    s->said_later = false;
     gpw_strict(s, before);
 }
 
@@ -146,6 +151,10 @@ struct gpw_after {
     const uint64_t *word; /* NULL: nothing is written */
     uint64_t number;
     uint64_t asked; /* ns: when the driver was asked last whether anything has failed */
+    CUstream stream;
+    uint64_t at; /* the message behind which the stream's event was recorded; 0: there is none */
+    struct gpw_after *before,
+        *behind; /* the one with whose end this ends; who ends with this one */
     unsigned count, room;
     CUevent events[];
 };
@@ -197,6 +206,12 @@ static void finish(struct gpw_session *s, struct gpw_after *a, CUresult result)
 {
     for (unsigned i = 0; i < a->count; i++)
         gpw_event_give(s, a->context, a->events[i]);
+    if (a->behind) {
+        a->behind->before = NULL;
+        a->behind->result = a->behind->result ? a->behind->result : result;
+    }
+    if (a->before)
+        a->before->behind = NULL;
     gpw_done *done = a->done;
     void *arg = a->arg;
     after_free(s, a);
@@ -229,6 +244,8 @@ static bool written_ready(struct gpw_session *s, struct gpw_after *a)
 static bool after_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     struct gpw_after *a = (struct gpw_after *)w;
+    if (a->before)
+        return after_ready(s, &a->before->wait);
     if (a->word)
         return written_ready(s, a);
     while (a->count && a->result == CUDA_SUCCESS) {
@@ -295,6 +312,8 @@ static CUresult after_record(struct gpw_session *s, struct gpw_after *a, CUstrea
     bool before = gpw_strict(s, false);
     CUresult r = s->driver->cuEventRecord(a->events[a->count - 1], stream);
     gpw_strict(s, before);
+    a->stream = stream;
+    a->at = r == CUDA_SUCCESS && a->room == 1 ? s->at_message : 0;
     return r;
 }
 
@@ -400,9 +419,28 @@ CUresult gpw_after_submitted(struct gpw_session *s, struct gpw_after *a, CUstrea
     return r;
 }
 
+/* The last wait, if its event is in this stream and nothing was submitted since: who reads a value waits
+ * right behind the copy, and both are told at once. */
+static struct gpw_after *same_end(struct gpw_session *s, CUstream stream)
+{
+    struct gpw_after *last = (struct gpw_after *)s->waits_last;
+    bool same = last && last->wait.ready == after_ready && last->at && last->stream == stream &&
+                last->at + 1 == s->at_message && !last->before && !last->behind &&
+                last->result == CUDA_SUCCESS;
+    return same ? last : NULL;
+}
+
 CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg)
 {
-    struct gpw_after *a;
+    struct gpw_after *a, *last = same_end(s, stream);
+    if (last && (a = after_new(s, 1, done, arg)) != NULL) {
+        a->before = last;
+        last->behind = a;
+        a->stream = stream;
+        a->at = s->at_message;
+        gpw_wait_add(s, &a->wait);
+        return CUDA_SUCCESS;
+    }
     CUresult r = gpw_after_prepare(s, stream, done, arg, &a);
     return r == CUDA_SUCCESS ? after_start(s, a, after_record(s, a, stream)) : r;
 }
