@@ -34,6 +34,10 @@
  * first place, in which the worker writes that the page is not written any more. */
 #define GP_EVENT_PAGE_BYTES ((size_t)(1u << 16))
 #define GP_EVENT_PAGE_CLOSED 0
+/* Behind these, where both sides have gp_event_record_idle: the worker says that a kernel was launched
+ * which may print. */
+#define GP_EVENT_PAGE_PRINTS (GP_EVENT_PAGE_BYTES / sizeof(uint64_t))
+#define GP_EVENT_PAGE_ALL (GP_EVENT_PAGE_BYTES + 4096)
 
 /* What the GPU tells a client of by itself: for each wait under way a place with a word, which the
  * GPU writes behind the work, and bytes, to which it copies before. */

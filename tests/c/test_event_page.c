@@ -17,7 +17,7 @@
 #define FIRST ((CUcontext)(uintptr_t)3)
 #define SECOND ((CUcontext)(uintptr_t)4)
 
-static _Alignas(8) uint64_t page[GP_EVENT_PAGE_BYTES / sizeof(uint64_t)];
+static _Alignas(8) uint64_t page[GP_EVENT_PAGE_ALL / sizeof(uint64_t)];
 
 static struct {
     CUcontext current;
@@ -178,12 +178,28 @@ static void no_number_is_no_matter_of_the_page(void **state)
 static void a_place_lies_in_the_page(void **state)
 {
     (void)state;
-    const uint32_t places = sizeof page / sizeof page[0];
+    const uint32_t places = GP_EVENT_PAGE_BYTES / sizeof page[0];
     assert_int_equal(record(places - 1, 1), CUDA_SUCCESS);
     assert_int_equal(record(places, 1), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(record(UINT32_MAX, 1), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(gpu.written, 1);
     assert_int_equal(gpu.recorded, 1);
+}
+
+/* Behind the events' places, and only if there is room. */
+static void it_says_that_kernels_print(void **state)
+{
+    (void)state;
+    memory.event_page.share.size = GP_EVENT_PAGE_BYTES;
+    gpw_event_page_print(&session);
+    assert_int_equal(page[GP_EVENT_PAGE_PRINTS], 0);
+    memory.event_page.share.size = GP_EVENT_PAGE_ALL;
+    gpw_event_page_print(&session);
+    assert_int_equal(page[GP_EVENT_PAGE_PRINTS], 1);
+    assert_int_equal(record(GP_EVENT_PAGE_PRINTS, 7), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(page[GP_EVENT_PAGE_PRINTS], 1);
+    memory.event_page = (struct gpw_gpu_page){.open = false};
+    gpw_event_page_print(&session); /* there is none yet */
 }
 
 static void without_a_page_there_is_no_place(void **state)
@@ -343,6 +359,7 @@ int main(void)
         cmocka_unit_test_setup(a_number_is_written_before_the_record, begin),
         cmocka_unit_test_setup(no_number_is_no_matter_of_the_page, begin),
         cmocka_unit_test_setup(a_place_lies_in_the_page, begin),
+        cmocka_unit_test_setup(it_says_that_kernels_print, begin),
         cmocka_unit_test_setup(without_a_page_there_is_no_place, begin),
         cmocka_unit_test_setup(what_cannot_be_pinned_is_closed, begin),
         cmocka_unit_test_setup(what_cannot_be_written_is_closed, begin),

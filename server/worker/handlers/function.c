@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gpw_handlers.h"
+#include "module.h"
 
 #define KNOWN_MIN 1024u
 
@@ -11,6 +12,7 @@ struct known {
     CUfunction function;
     struct gp_parameter *parameters;
     uint32_t count, bytes, local;
+    bool prints;
 };
 
 /* Open addressing by the function's address. */
@@ -134,6 +136,7 @@ static CUresult learn(struct gpw_session *s, CUfunction f, struct known *k)
     k->count = count;
     k->bytes = bytes;
     k->local = local_bytes_of(s, f);
+    k->prints = gpw_function_prints(s, f);
     s->functions->count++;
     return CUDA_SUCCESS;
 }
@@ -146,7 +149,7 @@ CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gp
     struct known *k = known_at(f->table, f->room, function);
     CUresult r = k->function ? CUDA_SUCCESS : learn(s, function, k);
     if (r == CUDA_SUCCESS)
-        *out = (struct gpw_parameters){k->count, k->bytes, k->local, k->parameters};
+        *out = (struct gpw_parameters){k->count, k->bytes, k->local, k->prints, k->parameters};
     return r;
 }
 

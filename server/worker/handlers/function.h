@@ -13,6 +13,7 @@ struct gpw_parameters {
     uint32_t count;
     uint32_t bytes; /* of the packed buffer */
     uint32_t local; /* bytes of local memory a thread */
+    bool prints;    /* it may */
     const struct gp_parameter *at;
 };
 CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gpw_parameters *out);

@@ -13,6 +13,7 @@
 #include "handles.h"
 #include "host_function.h"
 #include "memory_internal.h"
+#include "module.h"
 
 CUresult gpw_node_changed(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUresult r)
 {
@@ -69,6 +70,7 @@ CUresult gpw_node_kernel(struct gpw_session *s, CUgraphNode *made, CUgraph graph
         r = CUDA_ERROR_OUT_OF_MEMORY;
     if (r != CUDA_SUCCESS)
         return r;
+    gpw_modules_launched(s, p.prints);
     for (uint32_t i = 0; i < p.count; i++)
         pointers[i] = (char *)(uintptr_t)parameters + p.at[i].offset;
     CUDA_KERNEL_NODE_PARAMS params = {.gridDimX = shape[0],

@@ -5,6 +5,7 @@
 #include "gpw_handlers.h"
 #include "growth.h"
 #include "handles.h"
+#include "module.h"
 
 /* Attributes whose value is plain data; an event in one is an id to look up. */
 static CUresult attribute_take(struct gpw_session *s, const CUlaunchAttribute *from,
@@ -93,6 +94,7 @@ CUresult gpw_gp_launch(struct gpw_session *s, CUfunction function, CUstream stre
         pointers[i] = (char *)(uintptr_t)parameters + p.at[i].offset;
     CUlaunchConfig config = {grid_x,  grid_y,       grid_z, block_x, block_y,
                              block_z, shared_bytes, stream, NULL,    attribute_count};
+    gpw_modules_launched(s, p.prints);
     r = launch(s, function, &config, flags, attributes, pointers);
     if (p.local && r == CUDA_SUCCESS)
         gpw_growth_local_taken(s, p.local);

@@ -62,6 +62,8 @@ CUresult gpw_gpu_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes
 struct gpw_answer_wait;
 CUresult gpw_complete(struct gpw_session *s, struct gpw_answer_wait *answer, CUdeviceptr src,
                       CUstream stream, uint32_t bytes, uint32_t place, uint64_t number);
+/* Say in the page of events that a kernel was launched which may print. */
+void gpw_event_page_print(struct gpw_session *s);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Have such a buffer of so many bytes; 0: give it back, if there is one. */

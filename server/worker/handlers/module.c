@@ -13,6 +13,7 @@
 #include "image_prints.h"
 #include "image_store.h"
 #include "jit_options.h"
+#include "memory.h"
 #include "sha256.h"
 
 /* What one session may have uploaded and not yet loaded. */
@@ -21,7 +22,9 @@
 struct gpw_modules {
     struct gpw_image *images;
     uint64_t pending_bytes;
-    bool print; /* kernels of some image may print; nobody asks where no memory is shared */
+    bool may_print, print; /* kernels of some image; one that was launched */
+    uint64_t *silent;      /* modules and libraries whose kernels do not print; some are gone */
+    uint32_t silent_count, silent_room;
 };
 
 int gpw_modules_open(struct gpw_session *s)
@@ -30,9 +33,67 @@ int gpw_modules_open(struct gpw_session *s)
     return s->modules ? 0 : -1;
 }
 
+/* --- printing ---------------------------------------------------------------- */
+
 bool gpw_modules_print(const struct gpw_session *s)
 {
     return s->modules->print;
+}
+
+static uint64_t *silent_find(const struct gpw_modules *m, uint64_t real)
+{
+    for (uint32_t i = 0; i < m->silent_count; i++)
+        if (m->silent[i] == real)
+            return &m->silent[i];
+    return NULL;
+}
+
+/* Where there is no memory for it, it may print. */
+static void silent_add(struct gpw_modules *m, uint64_t real)
+{
+    if (silent_find(m, real))
+        return;
+    if (m->silent_count == m->silent_room) {
+        uint32_t room = m->silent_room ? 2 * m->silent_room : 64;
+        uint64_t *more = realloc(m->silent, room * sizeof *more);
+        if (!more)
+            return;
+        m->silent = more;
+        m->silent_room = room;
+    }
+    m->silent[m->silent_count++] = real;
+}
+
+/* A module or library was loaded, perhaps at the address of one that is gone. */
+static void note_loaded(struct gpw_modules *m, uint64_t real, bool prints)
+{
+    uint64_t *known = prints ? silent_find(m, real) : NULL;
+    if (known)
+        *known = m->silent[--m->silent_count];
+    if (!prints)
+        silent_add(m, real);
+    m->may_print |= prints;
+}
+
+bool gpw_function_prints(struct gpw_session *s, CUfunction function)
+{
+    struct gpw_modules *m = s->modules;
+    CUmodule module = NULL;
+    CUlibrary library = NULL;
+    if (!m->may_print)
+        return false; /* nor may it later: its image is loaded */
+    if (s->driver->cuFuncGetModule(&module, function) == CUDA_SUCCESS)
+        return !silent_find(m, (uint64_t)module);
+    return s->driver->cuKernelGetLibrary(&library, (CUkernel)function) != CUDA_SUCCESS ||
+           !silent_find(m, (uint64_t)library);
+}
+
+void gpw_modules_launched(struct gpw_session *s, bool prints)
+{
+    if (!prints || s->modules->print)
+        return;
+    s->modules->print = true;
+    gpw_event_page_print(s);
 }
 
 /* --- images ------------------------------------------------------------------ */
@@ -109,6 +170,8 @@ void gpw_modules_close(struct gpw_session *s)
 {
     while (s->modules && s->modules->images)
         image_drop(s, &s->modules->images);
+    if (s->modules)
+        free(s->modules->silent);
     free(s->modules);
     s->modules = NULL;
     gpw_functions_forget(s);
@@ -305,9 +368,10 @@ CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *libr
         !gpw_jit_take(&jit, option_count, options))
         return CUDA_ERROR_INVALID_VALUE;
     gpw_jit_ask(&jit, info_log, info_size, error_log, error_size);
-    if (!s->modules->print && s->transport->caps & GP_CAP_SHARE)
-        s->modules->print = gpw_image_prints(s, image);
+    bool prints = (s->transport->caps & GP_CAP_SHARE) && gpw_image_prints(s, image);
     r = load(s, module, library, image, &jit);
+    if (r == CUDA_SUCCESS)
+        note_loaded(s->modules, module ? (uint64_t)*module : (uint64_t)*library, prints);
     *wall_time = gpw_jit_wall_time(&jit);
     *n_info_log = gpw_jit_written(info_log, info_size);
     *n_error_log = gpw_jit_written(error_log, error_size);

@@ -7,8 +7,11 @@
 /* 0 or -1. */
 int gpw_modules_open(struct gpw_session *s);
 void gpw_modules_close(struct gpw_session *s);
-/* Whether kernels of some image that was loaded may print. */
+/* Whether some kernel was launched that may print, or is in a graph: one of an image that may, or of one
+ * that is not known. Nobody asks where no memory is shared. */
 bool gpw_modules_print(const struct gpw_session *s);
+bool gpw_function_prints(struct gpw_session *s, CUfunction function);
+void gpw_modules_launched(struct gpw_session *s, bool prints);
 
 struct gpw_image {
     struct gpw_image *next;

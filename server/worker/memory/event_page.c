@@ -68,13 +68,21 @@ static CUresult record_told(struct gpw_session *s, CUevent event, CUstream strea
     return r;
 }
 
+void gpw_event_page_print(struct gpw_session *s)
+{
+    const struct gpw_gpu_page *page = &s->memory->event_page;
+    if (page->open && page->share.size >= GP_EVENT_PAGE_ALL)
+        __atomic_store_n((uint64_t *)page->share.addr + GP_EVENT_PAGE_PRINTS, 1, __ATOMIC_RELEASE);
+}
+
 CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream, uint32_t place,
                           uint64_t number, bool told)
 {
     if (told)
         return record_told(s, event, stream, place, number);
     struct gpw_gpu_page *page = &s->memory->event_page;
-    if (number && (!page->open || place >= page->share.size / sizeof number))
+    if (number && (!page->open || place >= page->share.size / sizeof number ||
+                   place >= GP_EVENT_PAGE_BYTES / sizeof number))
         return CUDA_ERROR_INVALID_VALUE;
     if (number && !gpw_gpu_page_write(s, page, stream, place * sizeof number, number))
         __atomic_store_n((uint64_t *)page->share.addr + GP_EVENT_PAGE_CLOSED, 1, __ATOMIC_RELEASE);

@@ -6,6 +6,7 @@
 #include "handles.h"
 #include "later.h"
 #include "memory_internal.h"
+#include "module.h"
 
 /* A file of the client's memory: pinning it takes all its pages, whether the client has touched
  * them or not, and its size is known when it is mapped. */
@@ -84,6 +85,8 @@ CUresult gpw_gpu_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = share_open(s, share, bytes, &page->share);
     page->open = r == CUDA_SUCCESS;
+    if (!waits && gpw_modules_print(s))
+        gpw_event_page_print(s);
     return r;
 }
 
