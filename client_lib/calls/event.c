@@ -8,8 +8,11 @@
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "monotonic.h"
 #include "session.h"
 #include "shared.h"
+#include "spin.h"
+#include "stream.h"
 
 /* The shadow of such an event. */
 static char others_have_it;
@@ -37,6 +40,15 @@ CUresult gpc_event_noted(CUevent event, unsigned flags)
     return gpc_event_submitted(event, flags);
 }
 
+/* Whether the stream has nothing left to do, and other streams keep it waiting for nothing. */
+static bool is_idle(struct gpc_route on, CUstream stream)
+{
+    uint64_t wire;
+    return on.context && gpc_route_stream(&on, stream, &wire) == CUDA_SUCCESS &&
+           gpc_session_settled(&on) &&
+           (gpc_stream_is_independent(stream, wire) || gpc_session_settled_context(&on));
+}
+
 /* An external record is a graph's, which makes it whenever it runs. */
 static CUresult record(const struct gpc_route *on, CUevent event, CUstream stream, unsigned flags)
 {
@@ -45,6 +57,8 @@ static CUresult record(const struct gpc_route *on, CUevent event, CUstream strea
         gpc_event_not_polled(event);
         return gpc_wire_cuEventRecordWithFlags_on(on, event, stream, flags);
     }
+    if (is_idle(*on, stream) && gpc_event_over_at_once(on, event))
+        return gpc_wire_gp_event_record_idle_on(on, event, stream);
     if (!gpc_event_numbered(on, event, &q))
         return gpc_wire_cuEventRecord_on(on, event, stream);
     return q.told ? gpc_wire_gp_event_record_told_on(on, event, stream, q.place, q.number)
@@ -63,8 +77,10 @@ CUresult gpc_event_ask(CUevent event, bool waits)
     CUresult r;
     if (waits ? gpc_event_awaited(event, &r) : gpc_event_told(event, &r))
         return r;
-    uint64_t number = gpc_event_number(event);
+    uint64_t number = gpc_event_number(event), begin = gp_now_ns();
     r = waits ? gpc_wire_cuEventSynchronize(event) : gpc_wire_cuEventQuery(event);
+    if (waits)
+        gpc_spin_waited(gp_now_ns() - begin);
     gpc_event_asked(event, number, r, waits);
     return r;
 }

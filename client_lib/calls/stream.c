@@ -107,7 +107,7 @@ unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int 
 
 /* No stream that could be blocked, for want of a message that is still to come, is waited for by
  * work on this one if it was idle. */
-static bool is_independent(CUstream hStream, uint64_t wire)
+bool gpc_stream_is_independent(CUstream hStream, uint64_t wire)
 {
     const struct gpc_stream *s = is_default(hStream) ? NULL : stream_of(hStream);
     if (gpc_host_functions_outstanding()) /* the default stream waits for others that may be blocked */
@@ -153,7 +153,7 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
     if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return gpc_leave(r);
     uint64_t behind = gpc_session_only_uploads(&on);
-    if (behind && is_independent(hStream, wire)) {
+    if (behind && gpc_stream_is_independent(hStream, wire)) {
         r = fence(&on, hStream, wire, behind);
     } else if (!gpc_session_settled(&on)) {
         r = gpc_complete_stream(&on, hStream);

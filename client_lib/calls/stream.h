@@ -3,6 +3,7 @@
 #define GPC_STREAM_H
 
 #include <cuda.h>
+#include <stdbool.h>
 
 /* The client's record of a stream. */
 struct gpc_stream {
@@ -21,6 +22,9 @@ unsigned long long gpc_stream_identity(CUcontext context, CUstream stream, int p
 
 struct gpc_route;
 /* What follows, from any thread, finds this stream idle: that is waited for over there. */
+/* Whether work that is put there now comes behind that stream's own alone, which an end of it tells:
+ * others do not keep it waiting. */
+bool gpc_stream_is_independent(CUstream stream, uint64_t wire);
 CUresult gpc_stream_fence(const struct gpc_route *on, CUstream stream);
 
 #endif

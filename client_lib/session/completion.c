@@ -12,14 +12,12 @@
 #include "operations_there.h"
 #include "session.h"
 #include "shared.h"
+#include "spin.h"
 #include "stats.h"
 #include "transport/support.h"
 
 /* A program that waits so seldom needs no page. */
 #define WAITS_BEFORE 4
-/* While it looks at the page: how often at the clock, and for an answer. */
-#define CLOCK_TURNS 32
-#define ANSWER_TURNS 64
 
 /* A wait under way. The call stays listed until it is answered, so it lies here. */
 struct place {
@@ -30,6 +28,7 @@ struct place {
         struct gp_req_gp_dtoh_complete dtoh;
     } request;
     uint64_t number;
+    const uint64_t *word; /* of the page */
 };
 
 struct gpc_completions {
@@ -40,6 +39,12 @@ struct gpc_completions {
     struct place of[GP_COMPLETION_PLACES];
 };
 _Static_assert(GP_COMPLETION_PLACES == 32, "one word of bits");
+
+static const uint64_t *word_at(const struct gpc_completions *c, size_t place)
+{
+    const char *word = (const char *)c->share.addr + place * GP_COMPLETION_WORD_STEP;
+    return (const uint64_t *)(const void *)word;
+}
 
 static struct gpc_completions *page_new(struct gpc_session *s)
 {
@@ -52,6 +57,8 @@ static struct gpc_completions *page_new(struct gpc_session *s)
     if (gpc_wire_gp_completion_open_on(&on, c->share.id, c->share.size) == CUDA_SUCCESS) {
         /* whatever writes there by mistake is to be found by that */
         mprotect(c->share.addr, c->share.size, PROT_READ);
+        for (size_t i = 0; i < GP_COMPLETION_PLACES; i++)
+            c->of[i].word = word_at(c, i);
         return c;
     }
     if (gpc_session_works(s))
@@ -73,20 +80,13 @@ static struct gpc_completions *page_of(struct gpc_session *s)
     return c;
 }
 
-/* A program that has asked for that does not spin. */
-static bool sleeps(CUcontext context)
-{
-    const struct gpc_context *c = context ? gpc_context_of(context) : NULL;
-    return !c || (c->flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC;
-}
-
 /* The page, where the GPU may end a wait. Bytes for memory that is not shared are brought by the
  * worker, so they are here with its answer alone. */
 static struct gpc_completions *page_for(const struct gpc_route *on, uint16_t op)
 {
     struct gpc_session *s = on->session;
     if (!gpc_session_shares(s) || !gpc_session_works(s) || gpc_session_sync() ||
-        gpc_capture_active() || sleeps(on->context) || gpc_pinned_expects(s) ||
+        gpc_capture_active() || !gpc_spin_may(on->context) || gpc_pinned_expects(s) ||
         !gpc_session_has(s, GP_OP_gp_completion_open) || !gpc_session_has(s, op))
         return NULL;
     return page_of(s);
@@ -130,12 +130,11 @@ static void place_leave(struct gpc_session *s, struct gpc_completions *c, int pl
     pthread_mutex_unlock(&s->wait_lock);
 }
 
-static bool is_written(const struct gpc_completions *c, int place)
+static bool is_written(const void *what)
 {
-    const char *word = (const char *)c->share.addr + (size_t)place * GP_COMPLETION_WORD_STEP;
+    const struct place *p = what;
     /* pairs with the GPU's write, which comes behind the work's */
-    return __atomic_load_n((const uint64_t *)(const void *)word, __ATOMIC_ACQUIRE) ==
-           c->of[place].number;
+    return __atomic_load_n(p->word, __ATOMIC_ACQUIRE) == p->number;
 }
 
 static const char *bytes_of(const struct gpc_completions *c, int place)
@@ -145,38 +144,6 @@ static const char *bytes_of(const struct gpc_completions *c, int place)
 }
 
 /* --- waiting ------------------------------------------------------------------------------ */
-
-/* As long as waits of this thread have been worth it, and no answer has come: where kernels may
- * print, and in contexts whose work does not write there, nothing else comes. */
-static bool spin(const struct gpc_completions *c, int place)
-{
-    struct gpc_thread *t = gpc_thread();
-    struct gp_spin spin = {.budget_ns = t->spin_ns};
-    int64_t begin = gp_clock_ns(), now = begin;
-    if (!t->has_spun)
-        gp_spin_init(&spin);
-    bool over = is_written(c, place);
-    for (unsigned turn = 1; !over; turn++, over = is_written(c, place)) {
-        gp_cpu_relax();
-        if (turn % CLOCK_TURNS == 0 && (now = gp_clock_ns()) - begin >= spin.budget_ns)
-            break;
-        if (turn % ANSWER_TURNS == 0 && gpc_call_poll(&c->of[place].call))
-            break;
-    }
-    if (over)
-        gp_spin_learn(&spin, now - begin);
-    t->spin_ns = spin.budget_ns;
-    t->has_spun = true;
-    return over;
-}
-
-static void spin_failed(uint64_t waited_ns)
-{
-    struct gpc_thread *t = gpc_thread();
-    struct gp_spin spin = {.budget_ns = t->spin_ns};
-    gp_spin_learn(&spin, (int64_t)waited_ns);
-    t->spin_ns = spin.budget_ns;
-}
 
 /* What failed before the work was told before; and of what the GPU has done nothing failed. */
 static CUresult what_came(struct gpc_session *s)
@@ -190,14 +157,14 @@ static CUresult finish(struct gpc_session *s, struct gpc_completions *c, int pla
     struct gpc_call *call = &c->of[place].call;
     uint64_t begin = gp_now_ns();
     CUresult r;
-    if (spin(c, place)) {
+    if (gpc_spin(is_written, &c->of[place], call)) {
         r = what_came(s);
     } else {
         gpc_call_await(call);
-        spin_failed(gp_now_ns() - begin);
+        gpc_spin_waited(gp_now_ns() - begin);
         r = call->result;
     }
-    gpc_call_waited(call, begin, is_written(c, place));
+    gpc_call_waited(call, begin, is_written(&c->of[place]));
     return r;
 }
 

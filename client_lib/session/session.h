@@ -155,6 +155,8 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen);
 void gpc_session_settle(const struct gpc_route *on, uint64_t seq);
 void gpc_session_settle_context(const struct gpc_call *call);
 bool gpc_session_settled(const struct gpc_route *on);
+/* Whether all of the route's context was idle so, and still is. */
+bool gpc_session_settled_context(const struct gpc_route *on);
 /* Note that nothing was sent since the stream was settled but `messages` that copy bytes which
  * are taken over already to its device; and ask whether that still holds: the number of the
  * last message then, else 0. */
@@ -185,7 +187,7 @@ struct gpc_thread {
     uint8_t host_memory;               /* of which kind what it copies is, a gp_cupti_memory */
     int id, process;                   /* the kernel's names, once somebody asked (timeline.c) */
     uint64_t last_answer;              /* seq of the last call that was waited for */
-    int64_t spin_ns;                   /* so long it looks for what the GPU says (completion.c) */
+    int64_t spin_ns;                   /* so long it looks for what the GPU says (spin.h) */
     bool has_spun;                     /* and has learned from that */
     bool may_end;                      /* it waited for the GPU: here cancellation is acted upon */
     bool own_calls;                    /* it sends what the application did not ask for */

@@ -54,7 +54,7 @@ static bool marks(const struct gpc_session *s, const struct gpc_route *on)
     return s->settled_stream == on->stream && s->settled_context == on->context;
 }
 
-bool gpc_session_settled(const struct gpc_route *on)
+static bool is_settled(const struct gpc_route *on, uint64_t stream)
 {
     struct gpc_session *s = on->session;
     pthread_mutex_lock(&s->submit_lock);
@@ -62,10 +62,20 @@ bool gpc_session_settled(const struct gpc_route *on)
     for (unsigned i = 0; i < GPC_IDLE_KNOWN && !settled; i++) {
         const struct gpc_idle *each = &s->idle[i];
         settled = each->behind && each->behind >= s->busy_seq && each->context == on->context &&
-                  (each->stream == 0 || each->stream == on->stream);
+                  (each->stream == 0 || each->stream == stream);
     }
     pthread_mutex_unlock(&s->submit_lock);
     return settled;
+}
+
+bool gpc_session_settled(const struct gpc_route *on)
+{
+    return is_settled(on, on->stream);
+}
+
+bool gpc_session_settled_context(const struct gpc_route *on)
+{
+    return is_settled(on, 0);
 }
 
 void gpc_session_note_upload(const struct gpc_route *on, unsigned messages)

@@ -11,8 +11,11 @@
 #include "monotonic.h"
 #include "operations_there.h"
 #include "session.h"
+#include "observe.h"
 #include "snapshot.h"
+#include "spin.h"
 #include "stats.h"
+#include "timeline.h"
 
 /* Events with a higher index are asked for. */
 #define PLACES (GP_EVENT_PAGE_BYTES / sizeof(uint64_t))
@@ -32,7 +35,8 @@ struct polled {
 };
 
 struct gpc_event_page {
-    bool told; /* by notices: there is no page */
+    bool told;  /* by notices: there is no page */
+    bool waits; /* the page ends waits, too: the worker says there what kernels print */
     struct gp_share share;
     CUcontext context; /* of the records; NULL: none yet */
     uint64_t last;     /* number that was given */
@@ -99,7 +103,9 @@ static struct gpc_event_page *page_new(struct gpc_session *s)
         return NULL;
     const struct gpc_route on = gpc_route_to(s);
     struct gpc_event_page *page = calloc(1, sizeof *page);
-    if (!page || s->transport->share(s->channel, NULL, GP_EVENT_PAGE_BYTES, &page->share) != 0) {
+    bool waits = gpc_session_has(s, GP_OP_gp_event_record_idle);
+    size_t bytes = waits ? GP_EVENT_PAGE_ALL : GP_EVENT_PAGE_BYTES;
+    if (!page || s->transport->share(s->channel, NULL, bytes, &page->share) != 0) {
         free(page);
         return NULL;
     }
@@ -109,6 +115,7 @@ static struct gpc_event_page *page_new(struct gpc_session *s)
         free(page);
         return NULL;
     }
+    page->waits = waits;
     /* whatever writes there by mistake is to be found by that */
     mprotect(page->share.addr, page->share.size, PROT_READ);
     return page;
@@ -263,6 +270,27 @@ bool gpc_event_numbered(const struct gpc_route *on, CUevent event, struct gpc_ev
     return numbered;
 }
 
+bool gpc_event_over_at_once(const struct gpc_route *on, CUevent event)
+{
+    struct gpc_event_page *page;
+    struct polled *p = polled_of(event, &page);
+    bool timed = false;
+    struct gpc_session *s = on->session;
+    if (gpc_session_of_handle((uint64_t)event) != s || gpc_capture_active() || gpc_session_sync() ||
+        !gpc_session_has(s, GP_OP_gp_event_record_idle))
+        return false;
+    if (!p && is_fresh(event, &timed) && !timed && (page = page_of(s)) != NULL)
+        p = polled_make(event, page, false, false);
+    /* of the times of timed ones the driver knows later */
+    if (!p || __atomic_load_n(&p->timed, __ATOMIC_RELAXED) ||
+        !is_over(page, p, __atomic_load_n(&p->given, __ATOMIC_RELAXED)))
+        return false;
+    uint64_t number = __atomic_add_fetch(&page->last, 1, __ATOMIC_RELAXED);
+    number_note(&p->over, number);
+    __atomic_store_n(&p->number, number, __ATOMIC_RELAXED);
+    return true;
+}
+
 /* Whether the worker is to be asked again for an event that is not over. */
 static bool is_time(struct polled *p)
 {
@@ -311,16 +339,65 @@ bool gpc_event_told(CUevent event, CUresult *r)
                             __atomic_load_n(&p->number, __ATOMIC_RELAXED), r);
 }
 
-/* Of the record that there is now, whatever another thread records meanwhile. What kernels have
- * printed is to be there, too, and of that the GPU's page says nothing. */
+/* What is looked for. */
+struct record {
+    struct gpc_event_page *page;
+    struct polled *p;
+    uint64_t number;
+};
+
+static bool record_is_over(const void *what)
+{
+    const struct record *r = what;
+    return is_over(r->page, r->p, r->number);
+}
+
+/* What kernels have printed is there with the worker's answer alone. */
+static bool may_end(const struct gpc_session *s, const struct gpc_event_page *page)
+{
+    return page->waits && word(page, GP_EVENT_PAGE_PRINTS) == 0 && !gpc_capture_active() &&
+           !gpc_session_sync() && gpc_session_works(s) && !gpc_pinned_expects(s);
+}
+
+static void record_waited(struct gpc_session *s, uint64_t begin, bool at_once)
+{
+    gpc_session_poll(s); /* what failed before has been told before */
+    gpc_mapped_waited();
+    gpc_thread()->last = s;
+    gpc_thread()->may_end = true;
+    if (at_once)
+        return;
+    GPC_STATS_ADD(waited_ns, gp_now_ns() - begin);
+    GPC_STATS_ADD(gpu_waits, 1);
+    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+        gpc_timeline_wait("answer", begin);
+}
+
+/* By what the GPU writes. A kernel that prints, launched before the record, is told of before that. */
+static bool gpu_awaited(struct gpc_session *s, const struct record *what, CUresult *r)
+{
+    uint64_t begin = gp_now_ns();
+    bool may = what->number && may_end(s, what->page), at_once = may && record_is_over(what);
+    bool spins = may && !at_once && is_written(what->page) && gpc_spin_may(what->page->context);
+    bool over = at_once || (spins && gpc_spin(record_is_over, what, NULL));
+    if (!over || !may_end(s, what->page))
+        return false;
+    record_waited(s, begin, at_once);
+    *r = (CUresult)__atomic_load_n(&s->sticky, __ATOMIC_RELAXED);
+    return true;
+}
+
+/* Of the record that there is now, whatever another thread records meanwhile. */
 bool gpc_event_awaited(CUevent event, CUresult *r)
 {
     struct gpc_event_page *page;
     struct polled *p = polled_of(event, &page);
     struct gpc_session *s = p ? gpc_session_of_handle((uint64_t)event) : NULL;
     uint64_t number = p ? __atomic_load_n(&p->number, __ATOMIC_RELAXED) : 0, begin = 0;
-    if (!p || !page->told)
+    if (!p)
         return false;
+    if (!page->told)
+        return gpu_awaited(s, &(struct record){page, p, number}, r);
     for (;;) {
         uint64_t seen = gpc_session_notices(s);
         if (!record_told(s, page, p, number, r))
@@ -356,9 +433,11 @@ void gpc_event_asked(CUevent event, uint64_t number, CUresult r, bool waited)
     struct gpc_event_page *page;
     struct polled *p = polled_of(event, &page);
     bool timed, fresh = is_fresh(event, &timed);
-    /* Nothing comes between the times of who waits for the second of two events; and the GPU's page
-     * ends no wait. */
-    if (waited && (timed || gpc_session_shares(gpc_session_of_handle((uint64_t)event))))
+    /* nothing comes between the times of who waits for the second of two events */
+    const struct gpc_session *s = gpc_session_of_handle((uint64_t)event);
+    bool page_waits = s &&
+                      (!gpc_session_shares(s) || gpc_session_has(s, GP_OP_gp_event_record_idle));
+    if (waited && (timed || !page_waits))
         fresh = false;
     if (fresh && (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY))
         become_polled(event);

@@ -8,7 +8,8 @@
  *
  * Over shared memory only events without timing are polled so (the write would be measured), and
  * only those of one context of a session (the page is pinned in it); nowhere any that other
- * processes or graphs record.
+ * processes or graphs record. Who waits for such an event looks at the page for a moment before the
+ * worker is asked; unless kernels may print, which is to be there then, too: the worker says so.
  * What stands in the page is the worker's to say and the GPU's to write: a wrong number makes a
  * query of this session wrong, and leads nowhere.
  */
@@ -32,9 +33,12 @@ struct gpc_event_record {
 };
 /* For a record on this route, which is noted. False: the event is recorded without. */
 bool gpc_event_numbered(const struct gpc_route *on, CUevent event, struct gpc_event_record *out);
+/* For a record in a stream that has nothing left to do: whether the event is known to be over from now
+ * on, as nothing is before it. Then the record is noted, and brings no number. */
+bool gpc_event_over_at_once(const struct gpc_route *on, CUevent event);
 /* What the page says of the event's last record. False: the worker has to be asked. */
 bool gpc_event_told(CUevent event, CUresult *r);
-/* The same, waiting until it is over where the worker is to tell. */
+/* The same, waiting until it is over where the worker is to tell, and a while where the GPU is. */
 bool gpc_event_awaited(CUevent event, CUresult *r);
 /* The worker was asked, and said this; or was waited for. */
 void gpc_event_asked(CUevent event, uint64_t number, CUresult r, bool waited);

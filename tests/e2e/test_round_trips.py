@@ -138,8 +138,18 @@ def test_waiting_for_what_is_known_to_be_over_costs_no_wait(
     binary = toolchain.driver_program("driver_polled")
     few = counted(server, transport, [str(binary), "awaited", "10"])
     many = counted(server, transport, [str(binary), "awaited", "110"])
-    each = 2 if transport == "shm" else 1
-    assert waits(many) - waits(few) == 100 * each, many
+    assert waits(many) - waits(few) == 100, many
+
+
+def test_an_event_in_an_idle_stream_costs_no_wait(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    """It is over when it is recorded, and the stream as idle as it was."""
+    binary = toolchain.driver_program("driver_polled")
+    few = counted(server, transport, [str(binary), "idle", "10"])
+    many = counted(server, transport, [str(binary), "idle", "310"])
+    assert many["calls"]["cuEventRecord"]["count"] - few["calls"]["cuEventRecord"]["count"] == 300
+    assert waits(many) - waits(few) <= 10, many  # of the last event, while it is not over
 
 
 def test_a_query_of_a_stream_that_was_waited_for_costs_no_wait(
@@ -186,3 +196,18 @@ def test_what_kernels_print_comes_before_the_end_of_a_wait(
     many = server.run([str(binary), "print", "60"], transport)
     assert many.stdout.splitlines()[:-1] == ["GPU", "host"] * 60, many.explain()
     assert many.stats["round_trips"] - few.stats["round_trips"] == 50, many.stats
+    told = server.run([str(binary), "says", "60"], transport)
+    assert told.stdout.splitlines()[:-1] == ["GPU", "host"] * 60, told.explain()
+
+
+def test_an_image_that_may_print_is_silent_until_then(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    """Another image's kernels do not wait for its text."""
+    if transport != "shm":
+        pytest.skip("there the server ends every wait")
+    binary = toolchain.driver_program("driver_waits")
+    few = counted(server, transport, [str(binary), "silent", "10"])
+    many = counted(server, transport, [str(binary), "silent", "60"])
+    assert many["round_trips"] == few["round_trips"], many
+    assert many["gpu_waits"] - few["gpu_waits"] == 3 * 50, many

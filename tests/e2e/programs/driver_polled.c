@@ -5,6 +5,7 @@
  *   driver_polled            what queries say
  *   driver_polled count N    N queries of events that are over; the waits are counted from outside
  *   driver_polled awaited N  N records that are known to be over when they are waited for; likewise
+ *   driver_polled idle N     N records in a stream that is idle, which are over at once; likewise
  *   driver_polled fresh N    N events that are made, recorded and asked for once; likewise
  *   driver_polled streams N  N queries of streams that a wait has seen idle; likewise
  *   driver_polled fault      behind a kernel that faults
@@ -239,6 +240,30 @@ static void awaited(int records)
     }
 }
 
+/* Nothing is before them. In other streams it may be, and then there is something to wait for. */
+static void idle(int records)
+{
+    CUevent events[2];
+    for (int i = 0; i < 2; i++)
+        CU(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+    CU(cuMemsetD32Async(words + 2048, 1, 1, stream));
+    hold(other, 6);
+    CU(cuStreamSynchronize(stream));
+    for (int i = 0; i < records; i++) {
+        CUevent event = i % 3 < 2 ? events[i % 3] : polled;
+        CU(cuEventRecord(event, stream));
+        CU_GIVES(CUDA_SUCCESS, cuEventQuery(event));
+        CU(cuEventSynchronize(event));
+        CU_GIVES(CUDA_SUCCESS, cuStreamQuery(stream));
+    }
+    CU(cuEventRecord(polled, other));
+    CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(polled));
+    CU(cuMemsetD32Async(words + 4 * 6, 1, 1, stream));
+    CU(poll_event(polled));
+    CU(cuEventRecord(events[0], CU_STREAM_LEGACY)); /* idle, but nobody has said so */
+    CU(cuEventSynchronize(events[0]));
+}
+
 /* As who keeps memory until a copy of it is through. */
 static void fresh(int events)
 {
@@ -304,6 +329,8 @@ int main(int argc, char **argv)
         count(atoi(argv[2]));
     } else if (argc == 3 && strcmp(argv[1], "awaited") == 0) {
         awaited(atoi(argv[2]));
+    } else if (argc == 3 && strcmp(argv[1], "idle") == 0) {
+        idle(atoi(argv[2]));
     } else if (argc == 3 && strcmp(argv[1], "fresh") == 0) {
         fresh(atoi(argv[2]));
     } else if (argc == 3 && strcmp(argv[1], "streams") == 0) {
@@ -316,6 +343,7 @@ int main(int argc, char **argv)
         return finish("driver_polled");
     } else {
         over();
+        idle(ROUNDS);
         not_over();
         many();
         graphs();

@@ -6,6 +6,8 @@
  *   driver_waits fault      for a kernel that faults
  *   driver_waits hold       for work that never ends, until the worker is gone
  *   driver_waits print N    N times for a kernel that prints, with lines of the host's between
+ *   driver_waits says N     likewise, by events
+ *   driver_waits silent N   N times as count, with a kernel looked up that would print
  *   driver_waits sleep N    N times in a context whose threads are to sleep
  *   driver_waits count N    N times for memory that is set, and for four bytes of it
  */
@@ -212,6 +214,25 @@ static void threads(void)
         pthread_join(all[i], NULL);
 }
 
+/* An event ends with its work, and never before, whether or not the GPU writes that it has. */
+static void events(void)
+{
+    CUevent event;
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < ROUNDS; i++) {
+        unsigned got = 0;
+        CUstream where = i % 3 == 0 ? NULL : i % 3 == 1 ? stream : other;
+        CU(cuMemsetD32Async(words, (unsigned)i, BYTES / 8, where));
+        CU(cuEventRecord(event, where));
+        CU(cuEventSynchronize(event));
+        CU_GIVES(CUDA_SUCCESS, cuEventQuery(event));
+        CU(cuMemcpyDtoHAsync(&got, words + BYTES / 2 - 4, sizeof got,
+                             where == stream ? other : stream));
+        EXPECT(got == (unsigned)i, "round %d: %u behind the event", i, got);
+    }
+    CU(cuEventDestroy(event));
+}
+
 static void capture(void)
 {
     CUgraph graph;
@@ -278,17 +299,44 @@ static void never(void)
     CU_GIVES(CUDA_ERROR_DEVICE_UNAVAILABLE, cuStreamSynchronize(stream));
 }
 
-static void print(int rounds)
+static CUfunction printing(void)
 {
     CUmodule module;
     count(ROUNDS);
     CU(cuModuleLoadData(&module, print_ptx));
-    CUfunction function = driver_function(module, "print");
+    return driver_function(module, "print");
+}
+
+/* An event that is waited for has been waited for before: from then on the GPU writes. */
+static void print(int rounds, bool by_event)
+{
+    CUfunction function = printing();
+    CUevent event;
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CU(cuEventRecord(event, stream));
+    CU(cuEventSynchronize(event));
     for (int i = 0; i < rounds; i++) {
         CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-        CU(cuStreamSynchronize(stream));
+        if (by_event)
+            CU(cuEventRecord(event, stream));
+        CU(by_event ? cuEventSynchronize(event) : cuStreamSynchronize(stream));
         puts("host"); /* by the same buffer */
     }
+}
+
+/* Of an image that may print nothing does before it is launched. */
+static void silent(int rounds)
+{
+    CUmodule module;
+    CUfunction write_to;
+    CUdeviceptr to = words;
+    void *parameters[] = {&to};
+    printing();
+    CU(cuModuleLoadData(&module, kernels_ptx));
+    write_to = driver_function(module, "write_to");
+    CU(cuLaunchKernel(write_to, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    CU(cuStreamSynchronize(stream));
+    count(rounds);
 }
 
 int main(int argc, char **argv)
@@ -304,8 +352,10 @@ int main(int argc, char **argv)
         strcmp(what, "hold") == 0 ? never() : fault();
         return finish("driver_waits");
     }
-    if (strcmp(what, "print") == 0) {
-        print(rounds);
+    if (strcmp(what, "print") == 0 || strcmp(what, "says") == 0) {
+        print(rounds, strcmp(what, "says") == 0);
+    } else if (strcmp(what, "silent") == 0) {
+        silent(rounds);
     } else if (rounds) {
         count(rounds);
     } else {
@@ -315,6 +365,7 @@ int main(int argc, char **argv)
         legacy();
         held();
         threads();
+        events();
         capture();
         contexts();
     }

@@ -1,0 +1,18 @@
+/* Looking, without sleeping, for what the GPU writes: as long as that has been worth it lately. */
+#ifndef GPC_SPIN_H
+#define GPC_SPIN_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gpc_call;
+
+/* Whether threads of this context may: no program that has asked to sleep. */
+bool gpc_spin_may(CUcontext context);
+/* Until it is over, or the call (NULL: there is none) is answered, or the time is up; then the wait
+ * ends otherwise, and gpc_spin_waited says how long it took in all. */
+bool gpc_spin(bool (*is_over)(const void *what), const void *what, const struct gpc_call *call);
+void gpc_spin_waited(uint64_t waited_ns);
+
+#endif
