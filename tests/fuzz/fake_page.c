@@ -24,7 +24,9 @@ static void *map(int file, size_t size)
 
 int fake_page_share(const void *hint, size_t size, struct gp_share *out)
 {
-    if (hint || (size != GP_EVENT_PAGE_ALL && size != GP_COMPLETION_BYTES) || count == PAGES)
+    bool right = size == GP_EVENT_PAGE_ALL || size == GP_EVENT_PAGE_BYTES ||
+                 size == GP_COMPLETION_BYTES;
+    if (hint || !right || count == PAGES)
         return -EINVAL;
     int file = memfd_create("fuzz-page", MFD_CLOEXEC);
     if (file < 0)
