@@ -178,9 +178,17 @@ static CUresult name_of(enum gp_ipc_kind kind, uint64_t what, struct gp_ipc_name
     }
 }
 
+static bool used; /* set once, before the first name is known to anybody */
+
+bool gpc_ipc_used(void)
+{
+    return __atomic_load_n(&used, __ATOMIC_RELAXED);
+}
+
 CUresult gpc_ipc_give(enum gp_ipc_kind kind, uint64_t what, void *to)
 {
     struct gp_ipc_name name;
+    __atomic_store_n(&used, true, __ATOMIC_RELAXED);
     if (kind == GP_IPC_POINTER)
         return pointer_give(what, to);
     CUresult r = name_of(kind, what, &name);
@@ -410,6 +418,7 @@ static CUresult take_file(const struct gp_ipc_name *name, void *to)
 CUresult gpc_ipc_take(enum gp_ipc_kind kind, const void *from, void *to)
 {
     struct gp_ipc_name name;
+    __atomic_store_n(&used, true, __ATOMIC_RELAXED);
     bool file = kind == GP_IPC_MEMORY || kind == GP_IPC_POOL;
     if (file && !file_read((int)(intptr_t)from, &name))
         return CUDA_ERROR_INVALID_VALUE;

@@ -10,6 +10,7 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "host_function.h"
+#include "ipc.h"
 #include "its.h"
 #include "managed.h"
 #include "operations_there.h"
@@ -119,7 +120,7 @@ bool gpc_stream_is_independent(CUstream hStream, uint64_t wire)
  * The stream was idle, and since then bytes were copied to the device that are taken over
  * already, as from pageable memory: frameworks wait for each such copy. Nothing of the program
  * can see whether the bytes have arrived but what is sent next, so that is what waits, over
- * there.
+ * there. Another process that has the memory, too, can.
  */
 static CUresult fence(const struct gpc_route *on, CUstream hStream, uint64_t wire, uint64_t behind)
 {
@@ -153,7 +154,7 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
     if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return gpc_leave(r);
     uint64_t behind = gpc_session_only_uploads(&on);
-    if (behind && gpc_stream_is_independent(hStream, wire)) {
+    if (behind && !gpc_ipc_used() && gpc_stream_is_independent(hStream, wire)) {
         r = fence(&on, hStream, wire, behind);
     } else if (!gpc_session_settled(&on)) {
         r = gpc_complete_stream(&on, hStream);

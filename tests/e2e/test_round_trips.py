@@ -99,6 +99,16 @@ def test_a_copy_from_the_host_that_is_waited_for_costs_no_wait(
     assert waits(more) - waits(few) == 2 * 10, more
 
 
+def test_what_other_processes_see_is_waited_for(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    """They are told that it is there, by the program's own words, and read it over another worker."""
+    binary = toolchain.driver_program("uploads")
+    few = count_waits(server, transport, [str(binary), "4", "shared"])
+    more = count_waits(server, transport, [str(binary), "14", "shared"])
+    assert more - few == 4 * 10
+
+
 def test_a_copy_of_many_rows_is_waited_for_once(
     toolchain: Toolchain, server: PoolServer, transport: str
 ) -> None:

@@ -2,10 +2,10 @@
  * As frameworks bring their data: copies from pageable memory, each waited for, then work on
  * another stream that needs the bytes, and a result that is read.
  *
- *   uploads STEPS default|stream
+ *   uploads STEPS default|stream|shared
  *
  * What a synchronize promises must hold: work that is sent behind it, on any stream, finds the
- * bytes. On a blocking stream the legacy one may still be busy; nothing may hang then.
+ * bytes; and another process, where the memory is shared. On a blocking stream the legacy one may still be busy; nothing may hang then.
  */
 #include "driver.h"
 
@@ -66,15 +66,18 @@ static void behind_the_legacy_stream(void)
 
 int main(int argc, char **argv)
 {
-    REQUIRE(argc == 3, "usage: uploads STEPS default|stream");
+    CUipcMemHandle handle;
+    REQUIRE(argc == 3, "usage: uploads STEPS default|stream|shared");
     driver_start();
-    if (strcmp(argv[2], "stream") == 0)
+    if (strcmp(argv[2], "default") != 0)
         CU(cuStreamCreate(&copies, CU_STREAM_NON_BLOCKING));
     CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     CU(cuMemAlloc(&batch, BATCH));
     CU(cuMemAlloc(&labels, LABELS));
     CU(cuMemAlloc(&result, 16));
+    if (strcmp(argv[2], "shared") == 0)
+        CU(cuIpcGetMemHandle(&handle, labels));
     host_batch = check_alloc(BATCH);
     host_labels = check_alloc(LABELS);
     CU(cuStreamSynchronize(copies));
