@@ -27,7 +27,8 @@ static volatile struct {
     unsigned char gives; /* what its memory is full of */
     bool works;          /* work does not end */
     uint64_t asked;      /* somebody waits for its end */
-    unsigned opens, closes, writes, pieces, reads;
+    unsigned opens, closes, writes, pieces, reads, looks;
+    uint32_t blocks;        /* that it was asked for at once */
     uint64_t written, read; /* bytes */
 } worker;
 
@@ -47,6 +48,22 @@ static void give_bytes(const struct gp_header *h)
     free(data);
 }
 
+/* All that it is asked for is another than the client has. */
+static void show_bytes(const struct gp_header *h)
+{
+    const struct gp_req_gp_mapped_look *q = (const void *)h;
+    uint32_t bytes = (uint32_t)((int)q->bytes - worker.missing);
+    struct gp_rep_gp_mapped_look reply = {.changed = (UINT64_C(1) << q->count) - 1,
+                                          .n_data = bytes};
+    char *data = malloc(bytes);
+    memset(data, worker.gives, bytes);
+    worker.looks++;
+    if (q->count > worker.blocks)
+        worker.blocks = q->count;
+    fake_answer(h->seq, &reply.r, sizeof reply, data, bytes);
+    free(data);
+}
+
 static void take_pieces(const struct gp_req_gp_mapped_write *q)
 {
     worker.pieces += q->count;
@@ -60,6 +77,9 @@ static void answer(const struct gp_header *h)
     switch (h->op) {
     case GP_OP_gp_mapped_read:
         give_bytes(h);
+        return;
+    case GP_OP_gp_mapped_look:
+        show_bytes(h);
         return;
     case GP_OP_gp_mapped_write:
         take_pieces((const void *)h);
@@ -164,10 +184,12 @@ static bool is_busy(void)
 static int tear_down(void **state)
 {
     (void)state;
-    if (is_busy() && gpc_session_works(gpc_session_at(0)))
-        release(mapped()); /* which has it asked for */
-    while (is_busy())
+    while (is_busy() || gpc_hot_asks()) {
+        if (gpc_session_works(gpc_session_at(0)))
+            release(
+                mapped()); /* which has it asked for, if nobody was asking before the last work */
         sched_yield();
+    }
     return 0;
 }
 
@@ -242,7 +264,7 @@ static void what_is_written_meanwhile_goes_over(void **state)
     volatile unsigned *p = mapped();
     some_work();
     worker.works = true;
-    worker.gives = 9;
+    worker.gives = 99;
     for (unsigned round = 1; round < 20; round++) {
         p[4] = round;
         while (worker.written < 4 * round)
@@ -254,6 +276,64 @@ static void what_is_written_meanwhile_goes_over(void **state)
     assert_true(worker.written >= 80);
     work_ends();
     release(p);
+}
+
+/* They are open together, and brought together: whoever reads one after another finds none older. */
+static void few_blocks_stay_open(void **state)
+{
+    (void)state;
+    volatile unsigned *p = mapped();
+    const unsigned words = BYTES / 4;
+    some_work();
+    worker.works = true;
+    worker.gives = 3;
+    for (unsigned at = 0; at < words; at += words / 32)
+        assert_int_equal(p[at] & 0xff, 3);
+    assert_int_equal(worker.blocks, 4);
+    for (unsigned char round = 4; round < 20; round++) {
+        worker.gives = round;
+        while ((p[words - 1] & 0xff) != round)
+            sched_yield();
+        assert_int_equal(p[words - words / 32] & 0xff, round);
+        assert_int_equal(p[0] & 0xff, round);
+    }
+    work_ends();
+    release(p);
+}
+
+/* Which the worker says it has otherwise, at the same time. */
+static void what_the_host_writes_stays_until_it_is_sent(void **state)
+{
+    (void)state;
+    volatile unsigned *p = mapped();
+    some_work();
+    worker.works = true;
+    worker.gives = 200;
+    for (unsigned round = 1; round < 50; round++) {
+        uint64_t before = worker.written;
+        unsigned value = round << 8;
+        p[round] = value;
+        while (worker.written == before) {
+            unsigned seen = p[round];
+            assert_true(seen == value || worker.written != before);
+        }
+    }
+    assert_int_equal(worker.written, 49 * 4);
+    work_ends();
+    release(p);
+}
+
+/* One that knows no gp_mapped_look: a block at a time is brought as before. */
+static void an_older_worker(void **state)
+{
+    (void)state;
+    struct gpc_session *s = gpc_session_at(0);
+    s->shared.partial = true;
+    memset(s->shared.has, 0xff, sizeof s->shared.has);
+    s->shared.has[GP_OP_gp_mapped_look / 64] &= ~(UINT64_C(1) << GP_OP_gp_mapped_look % 64);
+    a_host_that_polls_sees_it(state);
+    what_is_written_meanwhile_goes_over(state);
+    assert_int_equal(worker.looks, 0);
 }
 
 static struct gpc_range registered(char *p, size_t bytes)
@@ -344,8 +424,9 @@ static void bytes_that_are_missing(void **state)
     volatile unsigned *p = mapped(), *q = mapped();
     some_work();
     worker.missing = 1000;
-    p[0] = 1; /* the program goes on */
-    assert_int_equal(p[0], 1);
+    worker.gives = 1;
+    p[0] = 0x01010101; /* the program goes on */
+    assert_int_equal(p[0], 0x01010101);
     assert_true(gpc_session_works(gpc_session_at(0)));
     worker.missing = -1000; /* more than there is room for is no answer */
     q[0] = 2;
@@ -374,11 +455,19 @@ int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(only_changed_words_go_over),       CASE(many_words_go_in_many_messages),
-        CASE(a_host_that_polls_sees_it),        CASE(what_is_written_meanwhile_goes_over),
-        CASE(registered_memory_is_given_back),  CASE(registered_memory_that_others_have_too),
-        CASE(what_a_kernel_is_given_is_opened), CASE(a_worker_that_has_no_room),
-        CASE(bytes_that_are_missing),           CASE(a_session_that_is_lost),
+        CASE(only_changed_words_go_over),
+        CASE(many_words_go_in_many_messages),
+        CASE(a_host_that_polls_sees_it),
+        CASE(what_is_written_meanwhile_goes_over),
+        CASE(few_blocks_stay_open),
+        CASE(what_the_host_writes_stays_until_it_is_sent),
+        CASE(an_older_worker),
+        CASE(registered_memory_is_given_back),
+        CASE(registered_memory_that_others_have_too),
+        CASE(what_a_kernel_is_given_is_opened),
+        CASE(a_worker_that_has_no_room),
+        CASE(bytes_that_are_missing),
+        CASE(a_session_that_is_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,6 +174,39 @@ def written(pieces: list[tuple[int, int]], data: bytes) -> bytes:
     return struct.pack("<5I4x", *fixed) + b"".join(tails)
 
 
+def look(
+    worker: Worker, blocks: list[tuple[int, int]], digests: list[int], size: int
+) -> tuple[int, int, bytes]:
+    """A gp_mapped_look: its result, which blocks came, and what."""
+    addresses = struct.pack(f"<{len(blocks)}Q", *(address for address, _ in blocks))
+    sizes = struct.pack(f"<{len(blocks)}I", *(size for _, size in blocks))
+    known = struct.pack(f"<{len(digests)}Q", *digests)
+    fixed = (len(blocks), len(addresses), len(sizes), len(known), size)
+    tails = [tail + bytes(-len(tail) % 8) for tail in (addresses, sizes, known)]
+    answer = worker.call("gp_mapped_look", struct.pack("<5I4x", *fixed) + b"".join(tails))
+    result = int.from_bytes(answer[:4], "little")
+    changed, came = struct.unpack_from("<QI", answer, 8) if result == 0 else (0, 0)
+    return result, changed, bytes(answer[24 : 24 + came])
+
+
+def digest(data: bytes) -> int:
+    """As proto/wire/look.h has it."""
+
+    bits = (1 << 64) - 1
+
+    def mix(h: int, word: int) -> int:
+        h = (h ^ word) * 0x9E3779B97F4A7C15 & bits
+        return (h << 29 | h >> 35) & bits
+
+    lanes = [1, 2, 3, 4]
+    for i, word in enumerate(struct.unpack(f"<{len(data) // 8}Q", data)):
+        lanes[i % 4] = mix(lanes[i % 4], word)
+    h = len(data)
+    for lane in lanes:
+        h = mix(h, lane)
+    return h
+
+
 def read_back(worker: Worker, address: int, size: int) -> bytes:
     answer = worker.call("gp_mapped_read", struct.pack("<QI4x", address, size))
     return bytes(answer[16 : 16 + size])
@@ -240,3 +273,33 @@ def test_mapped_memory_keeps_to_itself(server: PoolServer) -> None:
             assert worker.result("gp_mapped_read", body) == INVALID_VALUE, hex(address)
         assert worker.result("gp_pinned_close", struct.pack("<Q", MAPPED)) == 0
         assert worker.result("gp_pinned_close", struct.pack("<Q", MAPPED)) == INVALID_VALUE
+
+
+def test_a_look_keeps_to_itself(server: PoolServer) -> None:
+    """A client names blocks of mapped memory, and what it has of them."""
+    with worker_of(server) as worker:
+        mine = worker.allocate(KIB4)
+        assert worker.result("gp_mapped_open", struct.pack("<QQ", MAPPED, 2 * KIB4)) == 0
+        piece = written([(MAPPED + KIB4 - 4, 12)], b"abcd" * 3)
+        assert worker.result("gp_mapped_write", piece) == 0
+        second = bytes(KIB4 - 4) + b"abcd"
+        both = [(MAPPED, 32), (MAPPED + KIB4 - 32, 64)]
+        first, other = digest(bytes(32)), digest(read_back(worker, MAPPED + KIB4 - 32, 64))
+        assert look(worker, both, [first, other], 96) == (0, 0, b"")
+        assert look(worker, both, [first, 7], 96) == (0, 2, second[-32:] + b"abcd" * 2 + bytes(24))
+        assert look(worker, both, [7, other], 96) == (0, 1, bytes(32))
+        assert look(worker, [], [], 0) == (0, 0, b"")
+        for blocks, size in (
+            ([(MAPPED, 32)], 64),
+            ([(MAPPED, 64)], 32),
+            ([(MAPPED, 16)], 16),
+            ([(MAPPED + 8, 32)], 32),
+            ([(MAPPED, 0xFFFFFFE0)], 32),
+            ([(MAPPED, 0xFFFFFFE0), (MAPPED, 64)], 32),
+            ([(MAPPED + 2 * KIB4 - 16, 32)], 32),
+            ([(mine, 32)], 32),
+            ([(FAR, 32)], 32),
+            ([(MAPPED, 32)] * 17, 17 * 32),
+        ):
+            result = look(worker, blocks, [0] * len(blocks), size)
+            assert result == (INVALID_VALUE, 0, b""), (blocks, size)

@@ -375,6 +375,18 @@ static uint32_t mapped_read(struct draw *d, struct gp_header *h)
     return sizeof *q;
 }
 
+static uint32_t mapped_look(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_mapped_look *q = (void *)h;
+    const uint64_t at_of[2] = {mapped_place(d), UINT64_C(0x110000000000)}, digests[2] = {0};
+    uint32_t sizes[2] = {draw_below(d, 160) * 32, 32}, at = sizeof *q;
+    q->count = 2, q->bytes = sizes[0] + sizes[1];
+    q->n_addresses = draw_append(h, &at, at_of, sizeof at_of);
+    q->n_sizes = draw_append(h, &at, sizes, sizeof sizes);
+    q->n_digests = draw_append(h, &at, digests, sizeof digests);
+    return at;
+}
+
 /* One of the first that were given, by its name. */
 static CUdevResource resource(struct draw *d)
 {
@@ -437,6 +449,7 @@ static const struct draw_request careful[] = {
     {GP_OP_gp_pinned_close, "", mapped_close},
     {GP_OP_gp_mapped_write, "", mapped_write},
     {GP_OP_gp_mapped_read, "", mapped_read},
+    {GP_OP_gp_mapped_look, "", mapped_look},
     {GP_OP_gp_resource_split, "", resource_split},
     {GP_OP_cuDevResourceGenerateDesc, "", resources_describe},
     {GP_OP_gp_green_create, "", green_create},

@@ -122,6 +122,7 @@ CUresult gpc_managed_add(struct gpc_managed *m)
 void gpc_managed_remove(struct gpc_managed *m)
 {
     size_t i = after(m->begin);
+    gpc_hot_forget(m);
     memmove(all + i, all + i + 1, (count - i - 1) * sizeof(struct gpc_managed *));
     __atomic_store_n(&count, count - 1, __ATOMIC_RELEASE);
     if (m->kind == GPC_MANAGED_ALLOCATED)

@@ -125,8 +125,31 @@ CUresult gpc_mapped_bring_here(struct gpc_managed *m, uint32_t first, uint32_t c
  * for an instruction at `pc` (0: nobody knows); or several are open already. */
 void gpc_mapped_focus(struct gpc_managed *m, uint32_t block, uintptr_t pc);
 void gpc_mapped_for_now(void);
+/* Close blocks from `first` up to `end`: what the host has written goes over. */
+void gpc_mapped_close_part(struct gpc_managed *m, uint32_t first, uint32_t end);
+/* All of mapped memory that mapped_hot.c has not open. */
+void gpc_mapped_close_others(void);
 /* Before the first one, by one thread at a time. 0, or -errno. */
 int gpc_mapped_watch(void);
+/* What differs between `now`, which lies at `begin` of the allocation, and the twin goes over. */
+void gpc_mapped_send_changed(struct gpc_managed *m, uint64_t begin, uint64_t bytes,
+                             const char *now);
+
+/* mapped_hot.c: blocks that stay open while work is under way. Whether those of `m` can; */
+bool gpc_hot_may(const struct gpc_managed *m);
+/* open one for a touch: 0, or -errno; */
+int gpc_hot_open(struct gpc_managed *m, uint32_t block, const struct gpc_touch *t);
+bool gpc_hot_has(const struct gpc_managed *m, uint32_t block);
+/* send what the host has written. False: nothing is open, or nothing has changed for long; else for
+ * how long nothing has; */
+bool gpc_hot_scan(uint64_t *still_ns);
+/* bring what the GPU has written; the lock is given up meanwhile. False: nothing is open; */
+bool gpc_hot_refresh(uint64_t *still_ns);
+/* whether it waits for an answer just now (for tests, whose session ends before the process); */
+bool gpc_hot_asks(void);
+/* bytes of the host's go over; its allocation is closed. */
+void gpc_hot_sent(const struct gpc_managed *m, uint64_t into, uint64_t bytes);
+void gpc_hot_forget(const struct gpc_managed *m);
 
 /* fault.c: from now on faults may come. 0, or -errno. */
 int gpc_faults_watch(void);

@@ -6,9 +6,9 @@
  *   - a touch waits for no work: it reads what is there now;
  *   - of a block that the host has written only the words that it changed go over, because the GPU
  *     may have changed others. The twin is what the GPU's host had of it last;
- *   - while work is under way that may change it, one block is open at a time, and not for long: so
- *     a host that polls sees what a kernel writes, what it reads behind that is no older, and what
- *     it writes goes over in the order of its blocks.
+ *   - while work is under way that may change it, few blocks are open at a time, and not for long:
+ *     so a host that polls sees what a kernel writes, what it reads behind that is no older, and
+ *     what it writes goes over in the order of its blocks (mapped_hot.c).
  *
  * Words of one block that go over together are written largest piece first: a flag behind its data.
  * mapped_watch.c closes what was opened meanwhile.
@@ -48,12 +48,12 @@ static int larger_first(const void *a, const void *b)
     return p->bytes != q->bytes ? (p->bytes < q->bytes ? 1 : -1) : (p->into < q->into ? -1 : 1);
 }
 
-static void send_pieces(struct gpc_managed *m)
+/* From `now`, which is what lies at `begin` of the allocation. */
+static void send_pieces(struct gpc_managed *m, uint64_t begin, const char *now)
 {
     static char data[PIECES_BYTES];
     static uint64_t addresses[PIECES_MOST];
     static uint32_t sizes[PIECES_MOST];
-    const char *alias = gpc_area_alias(m->area, m->begin);
     const struct gpc_route on = gpc_route_in(m->context);
     uint32_t at = 0;
     if (pieces.count == 0)
@@ -61,8 +61,9 @@ static void send_pieces(struct gpc_managed *m)
     qsort(pieces.list, pieces.count, sizeof pieces.list[0], larger_first);
     for (uint32_t i = 0; i < pieces.count; i++) {
         const struct piece *p = &pieces.list[i];
-        memcpy(data + at, alias + p->into, p->bytes);
+        memcpy(data + at, now + (p->into - begin), p->bytes);
         memcpy(m->twin + p->into, data + at, p->bytes);
+        gpc_hot_sent(m, p->into, p->bytes);
         addresses[i] = m->begin + p->into;
         sizes[i] = p->bytes;
         at += p->bytes;
@@ -71,11 +72,12 @@ static void send_pieces(struct gpc_managed *m)
     pieces.count = pieces.bytes = 0;
 }
 
-static void add_piece(struct gpc_managed *m, uint64_t into, uint64_t bytes)
+static void add_piece(struct gpc_managed *m, uint64_t into, uint64_t bytes, uint64_t begin,
+                      const char *now)
 {
     while (bytes) {
         if (pieces.count == PIECES_MOST || pieces.bytes == PIECES_BYTES)
-            send_pieces(m);
+            send_pieces(m, begin, now);
         uint32_t room = PIECES_BYTES - pieces.bytes;
         uint32_t n = bytes < room ? (uint32_t)bytes : room;
         pieces.list[pieces.count++] = (struct piece){into, n};
@@ -96,16 +98,23 @@ static uint64_t word(const char *now, const char *was, uint64_t at, uint64_t end
     return at;
 }
 
-void gpc_mapped_bring_there(struct gpc_managed *m, uint32_t first, uint32_t n)
+void gpc_mapped_send_changed(struct gpc_managed *m, uint64_t begin, uint64_t bytes, const char *now)
 {
-    const char *alias = gpc_area_alias(m->area, m->begin);
-    uint64_t at = first * m->block_bytes, end = at + gpc_managed_bytes(m, first, n);
-    while ((at = word(alias, m->twin, at, end, false)) < end) {
-        uint64_t until = word(alias, m->twin, at, end, true);
-        add_piece(m, at, until - at);
+    const char *was = m->twin + begin;
+    uint64_t at = 0;
+    while ((at = word(now, was, at, bytes, false)) < bytes) {
+        uint64_t until = word(now, was, at, bytes, true);
+        add_piece(m, begin + at, until - at, begin, now);
         at = until;
     }
-    send_pieces(m);
+    send_pieces(m, begin, now);
+}
+
+void gpc_mapped_bring_there(struct gpc_managed *m, uint32_t first, uint32_t n)
+{
+    uint64_t begin = first * m->block_bytes;
+    gpc_mapped_send_changed(m, begin, gpc_managed_bytes(m, first, n),
+                            gpc_area_alias(m->area, m->begin + begin));
 }
 
 /* --- what the GPU has ------------------------------------------------------------------------- */

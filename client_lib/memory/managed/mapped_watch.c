@@ -1,5 +1,5 @@
-/* Mapped memory while work is under way: what the host has opened is closed again, soon or when
- * something was waited for; and when that work is over. */
+/* Mapped memory while work is under way: what the host has opened is looked at and brought again as
+ * long as it changes, and closed soon or when something was waited for; and when that work is over. */
 #include <semaphore.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -11,16 +11,23 @@
 #include "managed_internal.h"
 #include "session.h"
 
-/* How long a block stays open while work is under way. */
-#define OPEN_US 30
+/* How long a block stays open while work is under way; or, of those that stay open, how long it is
+ * until they are looked at again: a small part of the time that nothing has changed for. */
+#define OPEN_US 30u
+#define PART 32u
+#define SCAN_LEAST_US 15u
+#define SCAN_MOST_US 40u
+#define REFRESH_LEAST_US 15u
+#define REFRESH_MOST_US 100u
 
 /* Under managed.c's lock: something is open although work is under way. */
 static bool due;
 static bool settling;
-static sem_t close_soon, settle_soon;
+static bool refreshing;
+static sem_t close_soon, settle_soon, refresh_soon;
 static uintptr_t last_pc;
 
-static void close_part(struct gpc_managed *m, uint32_t first, uint32_t end)
+void gpc_mapped_close_part(struct gpc_managed *m, uint32_t first, uint32_t end)
 {
     if (first == end)
         return;
@@ -28,6 +35,20 @@ static void close_part(struct gpc_managed *m, uint32_t first, uint32_t end)
                      GPC_OPEN_NOT);
     gpc_managed_bring_written(m, first, end);
     gpc_managed_set(m, first, end - first, GPC_BLOCK_STALE);
+}
+
+static void close_other(struct gpc_managed *m, void *arg)
+{
+    (void)arg;
+    for (uint32_t i = 0; m->twin && m->open && i < m->blocks; i++)
+        if (m->state[i] != GPC_BLOCK_STALE && !gpc_hot_has(m, i))
+            gpc_mapped_close_part(m, i, i + 1);
+}
+
+void gpc_mapped_close_others(void)
+{
+    gpc_fault_chain_check();
+    gpc_managed_each(close_other, NULL);
 }
 
 /* What stays open. */
@@ -43,9 +64,9 @@ static void close_one(struct gpc_managed *m, void *arg)
         return;
     gpc_fault_chain_check();
     bool stays = m == but->m && m->state[but->block] != GPC_BLOCK_STALE;
-    close_part(m, 0, stays ? but->block : m->blocks);
+    gpc_mapped_close_part(m, 0, stays ? but->block : m->blocks);
     if (stays)
-        close_part(m, but->block + 1, m->blocks);
+        gpc_mapped_close_part(m, but->block + 1, m->blocks);
 }
 
 static void flush_one(struct gpc_managed *m, void *arg)
@@ -66,6 +87,10 @@ void gpc_mapped_for_now(void)
     if (!settling) {
         settling = true;
         sem_post(&settle_soon);
+    }
+    if (!refreshing) {
+        refreshing = true;
+        sem_post(&refresh_soon);
     }
 }
 
@@ -102,14 +127,56 @@ void gpc_mapped_waited(void)
         close_all();
 }
 
+static void pause_for(uint64_t still_ns, unsigned least_us, unsigned most_us)
+{
+    uint64_t us = still_ns / 1000 / PART;
+    usleep(us < least_us ? least_us : us > most_us ? most_us : (unsigned)us);
+}
+
+/* Whether blocks stay open, and for how long nothing in them has changed. */
+static bool scan(uint64_t *still_ns)
+{
+    struct gpc_own_calls before;
+    gpc_own_calls_begin(&before);
+    gpc_managed_lock();
+    bool stay = due && gpc_managed_busy_mapped() && gpc_hot_scan(still_ns);
+    gpc_managed_unlock();
+    gpc_own_calls_end(&before);
+    return stay;
+}
+
 static void *closer(void *arg)
 {
+    uint64_t still_ns;
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the kernel's own is more than all of OPEN_US */
     for (;;) {
         while (sem_wait(&close_soon) != 0)
             ;
         usleep(OPEN_US);
+        while (scan(&still_ns))
+            pause_for(still_ns, SCAN_LEAST_US, SCAN_MOST_US);
         close_all();
+    }
+    return arg;
+}
+
+static void *refresher(void *arg)
+{
+    uint64_t still_ns;
+    struct gpc_own_calls before;
+    gpc_own_calls_begin(&before);
+    prctl(PR_SET_TIMERSLACK, 1000ul);
+    for (;;) {
+        while (sem_wait(&refresh_soon) != 0)
+            ;
+        gpc_managed_lock();
+        while (gpc_hot_refresh(&still_ns)) {
+            gpc_managed_unlock();
+            pause_for(still_ns, REFRESH_LEAST_US, REFRESH_MOST_US);
+            gpc_managed_lock();
+        }
+        refreshing = false;
+        gpc_managed_unlock();
     }
     return arg;
 }
@@ -162,9 +229,12 @@ int gpc_mapped_watch(void)
         return r;
     sem_init(&close_soon, 0, 0);
     sem_init(&settle_soon, 0, 0);
+    sem_init(&refresh_soon, 0, 0);
     r = gpc_faults_thread(closer);
     if (r == 0)
         r = gpc_faults_thread(settler);
+    if (r == 0)
+        r = gpc_faults_thread(refresher);
     started = r == 0;
     return r;
 }

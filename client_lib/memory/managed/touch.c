@@ -118,11 +118,19 @@ static int open_alone(struct gpc_managed *m, uint32_t block, const struct gpc_to
     return gpc_managed_set(m, block, 1, written ? GPC_BLOCK_WRITTEN : GPC_BLOCK_SAME);
 }
 
+/* With a few others. */
+static int open_hot(struct gpc_managed *m, uint32_t block, const struct gpc_touch *t)
+{
+    int r = gpc_hot_open(m, block, t);
+    gpc_mapped_for_now();
+    return r;
+}
+
 static void open_block(struct gpc_managed *m, uint32_t block, const struct gpc_touch *t)
 {
     bool write = t->write;
     if (m->twin && gpc_managed_busy_mapped()) {
-        if (open_alone(m, block, t) != 0)
+        if ((gpc_hot_may(m) ? open_hot : open_alone)(m, block, t) != 0)
             gpc_managed_open_whole(m);
         return;
     }

@@ -10,6 +10,7 @@
 
 #include "budget.h"
 #include "gpw_handlers.h"
+#include "look.h"
 #include "memory_internal.h"
 
 /* A kernel may write all the time: what is read is of one moment if it can be. */
@@ -134,5 +135,42 @@ CUresult gpw_gp_mapped_read(struct gpw_session *s, uint64_t address, uint32_t by
         if (memcmp(data, from, bytes) == 0)
             break;
     }
+    return CUDA_SUCCESS;
+}
+
+/* --- blocks that a host looks at again and again ------------------------------------------------ */
+
+static bool look_make(struct gpw_session *s, struct gp_look *l, const uint64_t *addresses,
+                      const uint32_t *sizes, uint32_t bytes)
+{
+    if (l->count > GP_LOOK_MOST)
+        return false;
+    for (uint32_t i = 0; i < l->count; i++) {
+        l->at[i] = gpw_pinned_find(s, addresses[i], sizes[i]);
+        l->sizes[i] = sizes[i];
+        if (!l->at[i] || (addresses[i] | sizes[i]) % GP_LOOK_STEP || sizes[i] > bytes)
+            return false;
+        bytes -= sizes[i];
+    }
+    return bytes == 0;
+}
+
+CUresult gpw_gp_mapped_look(struct gpw_session *s, uint32_t count, const uint64_t *addresses,
+                            const uint32_t *sizes, const uint64_t *digests, uint32_t bytes,
+                            uint64_t *changed, void *data, uint32_t *n_data)
+{
+    struct gp_look l = {.count = count};
+    char *from = data, *to = data;
+    if (bytes > *n_data || !look_make(s, &l, addresses, sizes, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    *changed = gp_look_take(&l, data) ? 0 : GP_LOOK_MOVES;
+    for (uint32_t i = 0; i < count; from += sizes[i++]) {
+        if (gp_look_digest(from, sizes[i]) == digests[i])
+            continue;
+        *changed |= UINT64_C(1) << i;
+        memmove(to, from, sizes[i]);
+        to += sizes[i];
+    }
+    *n_data = (uint32_t)(to - (char *)data);
     return CUDA_SUCCESS;
 }

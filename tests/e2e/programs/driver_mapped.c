@@ -33,7 +33,31 @@ static const char ping_pong_ptx[] =
     "  st.volatile.global.u32 [%a4], %r2;\n"
     "  setp.lt.u32 %p2, %r2, %r1;\n  @%p2 bra NEXT;\n  ret;\n}\n";
 
-static CUfunction increment, multiply_add, ping_pong;
+/*
+ * shows: writes each round's number to `data`, and then to `flag`.
+ * watches: reads `flag` and then `data` until all rounds have come; `older` counts data that was not
+ * there although its flag was.
+ */
+static const char order_ptx[] =
+    ".version 7.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry shows(.param .u64 data, .param .u64 flag, .param .u32 rounds)\n{\n"
+    "  .reg .u64 %a<3>;\n  .reg .u32 %r<3>;\n  .reg .pred %p<2>;\n"
+    "  ld.param.u64 %a1, [data];\n  ld.param.u64 %a2, [flag];\n"
+    "  ld.param.u32 %r1, [rounds];\n  mov.u32 %r2, 0;\n"
+    "NEXT:\n  add.u32 %r2, %r2, 1;\n  st.volatile.global.u32 [%a1], %r2;\n  membar.sys;\n"
+    "  st.volatile.global.u32 [%a2], %r2;\n  membar.sys;\n"
+    "  setp.lt.u32 %p1, %r2, %r1;\n  @%p1 bra NEXT;\n  ret;\n}\n"
+    ".visible .entry watches(.param .u64 data, .param .u64 flag, .param .u32 rounds,"
+    " .param .u64 older)\n{\n"
+    "  .reg .u64 %a<4>;\n  .reg .u32 %r<5>;\n  .reg .pred %p<3>;\n"
+    "  ld.param.u64 %a1, [data];\n  ld.param.u64 %a2, [flag];\n  ld.param.u64 %a3, [older];\n"
+    "  ld.param.u32 %r1, [rounds];\n  mov.u32 %r4, 0;\n"
+    "NEXT:\n  ld.volatile.global.u32 %r2, [%a2];\n  membar.sys;\n"
+    "  ld.volatile.global.u32 %r3, [%a1];\n  setp.lt.u32 %p1, %r3, %r2;\n"
+    "  @%p1 add.u32 %r4, %r4, 1;\n  setp.lt.u32 %p2, %r2, %r1;\n  @%p2 bra NEXT;\n"
+    "  st.global.u32 [%a3], %r4;\n  ret;\n}\n";
+
+static CUfunction increment, multiply_add, ping_pong, shows, watches;
 static CUstream stream;
 
 static bool registered; /* it is the program's own memory, which it has registered */
@@ -291,6 +315,38 @@ static void polled(size_t words_apart)
     release((void *)(uintptr_t)p);
 }
 
+/* Nobody waits for the other one: no flag is seen before its data, whenever that is looked at. */
+static void in_order(size_t words_apart, unsigned rounds)
+{
+    volatile unsigned *p = (volatile unsigned *)pinned((words_apart + 1) * sizeof *p);
+    CUdeviceptr data = on_device((const void *)(uintptr_t)p), flag = data + words_apart * sizeof *p;
+    CUdeviceptr older;
+    unsigned count = 1, seen;
+    CU(cuMemAlloc(&older, sizeof count));
+    void *parameters[] = {&data, &flag, &rounds, &older};
+    CU(cuLaunchKernel(watches, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    for (unsigned i = 1; i <= rounds; i++) {
+        p[0] = i;
+        for (volatile unsigned turns = i % 97 * 20; turns; turns--)
+            ;
+        p[words_apart] = i;
+    }
+    CU(cuStreamSynchronize(stream));
+    CU(cuMemcpyDtoH(&count, older, sizeof count));
+    EXPECT(count == 0, "%zu apart: a kernel found %u flags without their data", words_apart, count);
+    p[0] = p[words_apart] = 0;
+    CU(cuLaunchKernel(shows, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    do {
+        seen = p[words_apart];
+        unsigned with_it = p[0];
+        EXPECT(with_it >= seen, "%zu apart: %u came before its data, %u", words_apart, seen,
+               with_it);
+    } while (seen < rounds);
+    CU(cuStreamSynchronize(stream));
+    CU(cuMemFree(older));
+    release((void *)(uintptr_t)p);
+}
+
 /* Each instruction needs a page of both. */
 static void copied_meanwhile(void)
 {
@@ -375,7 +431,7 @@ static void kept_from_a_thread(void)
 
 int main(int argc, char **argv)
 {
-    CUmodule module, second;
+    CUmodule module, second, third;
     (void)argv;
     registered = argc > 1;
     driver_start();
@@ -383,7 +439,10 @@ int main(int argc, char **argv)
     CU(cuModuleLoadData(&second, ping_pong_ptx));
     increment = driver_function(module, "increment");
     multiply_add = driver_function(module, "multiply_add");
+    CU(cuModuleLoadData(&third, order_ptx));
     ping_pong = driver_function(second, "ping_pong");
+    shows = driver_function(third, "shows");
+    watches = driver_function(third, "watches");
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     attributes();
     both_ways();
@@ -399,10 +458,14 @@ int main(int argc, char **argv)
     many();
     polled(1);
     polled(16384);
+    in_order(1, 3000);
+    in_order(2000, 3000);
+    in_order(16384, 100);
     copied_meanwhile();
     int *left = pinned(BYTES); /* goes with the context */
     run(increment, on_device(left), INTS, 0, 0);
     CU(cuStreamDestroy(stream));
+    CU(cuModuleUnload(third));
     CU(cuModuleUnload(second));
     CU(cuModuleUnload(module));
     driver_stop();
