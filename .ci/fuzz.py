@@ -2,8 +2,8 @@
 
 A target is an executable ``fuzz_NAME`` somewhere in the build folder; its corpus is
 tests/fuzz/corpus/fuzz_NAME/ or .../NAME/ (committed, only read) and, for the
-generated decoders, the seeds that gpgen wrote. A ``.steps`` file there is text, of which the
-input is made (``steps`` below). New inputs go into the build folder.
+generated decoders, the seeds that gpgen wrote. A ``.steps`` file there is text, of which
+inputs are made (``steps`` below). New inputs go into the build folder.
 
 ``--pack FILE`` writes what another machine needs beside these sources, which is then its build
 folder; ``--minimise`` keeps of what was found what reaches something of its own. Python standard
@@ -28,6 +28,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: Inputs that gpgen wrote, in a build folder.
 SEEDS = "proto/seeds"
+#: Whole processes, which have ten thousands of features: to reckon what each is worth whenever it
+#: is seen takes half of the time, and finds no more.
+WHOLE = {"fuzz_worker", "fuzz_session", "fuzz_softgpu", "fuzz_nvml"}
 #: Of a pack: libraries that another machine may not have. The C library is its own.
 LIBRARIES = "needed"
 _OF_EVERY_MACHINE = re.compile(r"lib(c|m|pthread|dl|rt|resolv|gcc_s|stdc\+\+)\.so\.")
@@ -54,21 +57,33 @@ def numbers() -> dict[str, int]:
     return found
 
 
-def steps(text: str) -> bytes:
-    """The input that a text says: a line for each step (tests/fuzz/steps.h), the name or the
+def step(words: list[str], name: str) -> bytes:
+    """One step: its length, how it is sent, its operation, and bytes."""
+    how, rest = b"\2", words
+    if words and words[0].startswith("how="):
+        how, rest = bytes.fromhex(words[0].removeprefix("how=")), words[1:]
+    number = numbers()[name] if name in numbers() else int(name, 0)
+    said = how + number.to_bytes(2, "little") + bytes.fromhex("".join(rest))
+    return bytes([len(said)]) + said
+
+
+def steps(text: str) -> list[bytes]:
+    """The inputs that a text says: a line for each step (tests/fuzz/steps.h), the name or the
     number of an operation and bytes as hexadecimal digits; ``#`` begins a comment. A step of
     messages has a byte before the operation, which says how it is sent: ``how=03``; one of calls
-    has none: ``how=``."""
-    out = bytearray()
+    has none: ``how=``. ``each PATTERN`` in the place of the name ends as many inputs as there are
+    operations whose names it fits: the steps since the last of these lines, then that one."""
+    inputs = list[bytes]()
+    begun = b""
     for line in text.splitlines():
         name, *rest = line.partition("#")[0].split() or [""]
-        if not name:
-            continue
-        how = bytes.fromhex(rest.pop(0).removeprefix("how=")) if "how=" in line else b"\2"
-        number = numbers()[name] if name in numbers() else int(name, 0)
-        step = how + number.to_bytes(2, "little") + bytes.fromhex("".join(rest))
-        out += bytes([len(step)]) + step
-    return bytes(out)
+        if name == "each":
+            fits = [other for other in sorted(numbers()) if re.search(rest[0], other)]
+            inputs += [begun + step(rest[1:], other) for other in fits]
+            begun = b""
+        elif name:
+            begun += step(rest, name)
+    return [*inputs, begun] if begun else inputs
 
 
 def corpora(build: Path, target: Path) -> list[Path]:
@@ -78,9 +93,11 @@ def corpora(build: Path, target: Path) -> list[Path]:
     if "decode" in short:
         folders.append(build / SEEDS)
     made = build / "fuzz" / target.name / "made"
+    shutil.rmtree(made, ignore_errors=True)
     for source in [file for folder in folders for file in folder.glob("*.steps")]:
         made.mkdir(parents=True, exist_ok=True)
-        (made / source.stem).write_bytes(steps(source.read_text(encoding="utf-8")))
+        for number, one in enumerate(steps(source.read_text(encoding="utf-8"))):
+            (made / f"{source.stem}-{number}").write_bytes(one)
     folders = [made if any(folder.glob("*.steps")) else folder for folder in folders]
     return [folder for folder in folders if folder.is_dir()]
 
@@ -138,6 +155,7 @@ def fuzz(build: Path, target: Path, args: argparse.Namespace, share: Share) -> b
     (work / "corpus").mkdir(parents=True, exist_ok=True)
     command = [str(target), "-timeout=60", "-rss_limit_mb=4096", f"-artifact_prefix={work}/"]
     command += [f"-dict={path}" for path in dictionaries(build, target)]
+    command += ["-entropic=0"] if target.name in WHOLE else []
     inputs = [str(folder) for folder in corpora(build, target)]
     command += [*options(args, share), *([] if args.replay else [str(work / "corpus")]), *inputs]
     for log in work.glob("fuzz-*.log"):

@@ -202,8 +202,7 @@ static void look(struct game *g)
 {
     struct gp_arbiter *a = g->a;
     const struct gp_board *b = a->board;
-    const struct member_slot *liar = &b->members[LIAR],
-                             *other = &b->members[NEIGHBOUR];
+    const struct member_slot *liar = &b->members[LIAR], *other = &b->members[NEIGHBOUR];
     struct gp_page *page = a->seats[NEIGHBOUR].page;
     uint64_t limit = g->limits[NEIGHBOUR] ? g->limits[NEIGHBOUR] : TOTAL;
     uint64_t most = limit > HELD ? limit : HELD;
