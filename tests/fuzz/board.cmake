@@ -7,7 +7,7 @@ list(REMOVE_ITEM sources clock.c page.c seat.c seat_memory.c)
 foreach(source ${sources})
   target_sources(fuzz_board PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter/${source})
 endforeach()
-target_compile_definitions(fuzz_board PRIVATE GP_BOARD_TENANTS=4 GP_BOARD_MEMBERS=4)
+target_compile_definitions(fuzz_board PRIVATE GP_BOARD_TENANTS=3 GP_BOARD_MEMBERS=3)
 target_include_directories(fuzz_board PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter
   ${CMAKE_SOURCE_DIR}/proto/wire)
 target_compile_options(fuzz_board PRIVATE -fwrapv)

@@ -82,7 +82,7 @@ void draw_learn_handle(struct draw *d, uint64_t id);
 void draw_learn_address(struct draw *d, uint64_t address);
 
 /* The images that clients upload, by number, and the kernels in them; one of no kernel. */
-#define DRAW_IMAGES 4u
+#define DRAW_IMAGES 5u
 const char *draw_image(unsigned number, uint32_t *size);
 extern const char *const draw_names[];
 extern const unsigned draw_name_count;

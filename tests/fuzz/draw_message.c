@@ -8,51 +8,6 @@
 #include "draw.h"
 #include "sha256.h"
 
-#define TWO_WORDS ".param .u64 p, .param .u64 n"
-
-/* Every kernel takes two words: an address and a number. */
-static const char kernels[] =
-    ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".global .align 8 .u64 value = 7;\n"
-    ".const .align 4 .u32 table[4] = {1, 2, 3, 4};\n"
-    ".visible .entry nothing(" TWO_WORDS ") { ret; }\n"
-    ".visible .entry add(" TWO_WORDS ")\n{\n"
-    ".reg .pred %q;\n.reg .b32 %r<4>;\n.reg .b64 %d<6>;\n"
-    "ld.param.u64 %d1, [p];\nld.param.u64 %d2, [n];\nmov.u32 %r1, %tid.x;\n"
-    "cvt.u64.u32 %d3, %r1;\nsetp.ge.u64 %q, %d3, %d2;\n@%q ret;\n"
-    "shl.b64 %d4, %d3, 2;\nadd.u64 %d5, %d1, %d4;\nld.global.u32 %r2, [%d5];\n"
-    "add.u32 %r3, %r2, 1;\nst.global.u32 [%d5], %r3;\nret;\n}\n"
-    ".visible .entry spin(" TWO_WORDS ")\n{\n"
-    ".reg .pred %q;\n.reg .b64 %d<3>;\n"
-    "ld.param.u64 %d1, [n];\nand.b64 %d1, %d1, 4095;\n"
-    "again:\nsetp.eq.u64 %q, %d1, 0;\n@%q bra done;\nsub.u64 %d1, %d1, 1;\nbra again;\n"
-    "done:\nret;\n}\n";
-
-static const char others[] =
-    ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry shared(" TWO_WORDS ")\n{\n"
-    ".reg .b32 %r<3>;\n.reg .b64 %d<2>;\n.shared .align 4 .b8 part[256];\n"
-    "mov.u32 %r1, %tid.x;\nand.b32 %r1, %r1, 63;\nshl.b32 %r1, %r1, 2;\n"
-    "mov.u32 %r2, part;\nadd.u32 %r1, %r1, %r2;\nst.shared.u32 [%r1], %r2;\nbar.sync 0;\n"
-    "ld.param.u64 %d1, [p];\natom.global.add.u32 %r2, [%d1], 1;\nret;\n}\n"
-    ".visible .entry say(" TWO_WORDS ") { trap; }\n";
-
-static const char wrong[] = ".version 7.0\n.target sm_70\n.visible .entry add( {";
-static const char no_image[] = "\177ELF\2\1\1";
-
-const char *draw_image(unsigned number, uint32_t *size)
-{
-    static const struct {
-        const char *text;
-        uint32_t size;
-    } images[DRAW_IMAGES] = {{kernels, sizeof kernels},
-                             {others, sizeof others},
-                             {wrong, sizeof wrong},
-                             {no_image, sizeof no_image}};
-    *size = images[number % DRAW_IMAGES].size;
-    return images[number % DRAW_IMAGES].text;
-}
-
 static void append_hash(struct gp_header *h, uint32_t *at, unsigned number)
 {
     uint32_t size;

@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define RING 0xfc
 #define POLICIES 7
 /* More is no news. */
-#define STEPS_MOST 24
+#define STEPS_MOST 16
 #define CHANGES_MOST 4
 
 enum who { LIAR, NEIGHBOUR, BOTH }; /* and at which seat */
