@@ -139,6 +139,7 @@ def options(args: argparse.Namespace, share: Share) -> list[str]:
         return ["-runs=0"]
     runs = -(-args.runs // share.processes) or -1
     found = [f"-runs={runs}", f"-max_total_time={share.seconds}", "-print_final_stats=1"]
+    found += [f"-seed={args.seed}"] if args.seed else []
     if share.processes > 1:  # they tell each other by the folder, and write fuzz-N.log
         found += [f"-jobs={share.processes}", f"-workers={share.processes}", "-reload=30"]
     return found
@@ -222,6 +223,7 @@ def main() -> int:
     parser.add_argument("--replay", action="store_true", help="the corpora only, each input once")
     parser.add_argument("--seconds", type=int, default=600, help="for all targets together")
     parser.add_argument("--runs", type=int, default=0, help="of each target, or it has failed")
+    parser.add_argument("--seed", type=int, default=0, help="what chance begins with; 0: any")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--only", default="", metavar="NAME,…", help="these targets alone")
     parser.add_argument("--minimise", action="store_true", help="the inputs that were found")
