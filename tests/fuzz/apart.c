@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,10 @@ static struct {
 } apart;
 
 static int report = STDERR_FILENO;
+
+/* Where this process is. From BUSY it goes either way, and no further: the first decides. */
+static _Atomic int state;
+enum { BUSY, BETWEEN, ENDS };
 
 /* Only whole pages: what else is on the first and the last one stays each process's own. */
 static void share_counters(void)
@@ -99,17 +104,28 @@ static void take(const uint8_t **data, size_t *size)
     alarm(STUCK_S);
 }
 
+__attribute__((disable_sanitizer_instrumentation)) bool apart_may_end(void)
+{
+    int busy = BUSY;
+    return atomic_compare_exchange_strong(&state, &busy, ENDS);
+}
+
 bool apart_next(const uint8_t **data, size_t *size)
 {
     char go;
+    int busy = BUSY;
     if (!apart.board || ++apart.taken >= INPUTS)
         return false;
+    if (!atomic_compare_exchange_strong(&state, &busy, BETWEEN))
+        for (;;)
+            pause(); /* another thread ends it */
     alarm(0);
     apart.board->busy = false;
     tell((struct word){.ended = false});
     if (!pipe_read(apart.ask[0], &go, 1))
         _exit(0);
     take(data, size);
+    atomic_store(&state, BUSY);
     return true;
 }
 

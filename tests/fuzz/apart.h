@@ -29,4 +29,8 @@ void apart_run(const uint8_t *data, size_t size);
 /* In the child: this input is over; wait for the next. False: it has taken enough. */
 bool apart_next(const uint8_t **data, size_t *size);
 
+/* Whether this process may end in the middle of an input, well, and then must at once. For signal
+ * handlers, on any thread: between two inputs nobody would be told of it. */
+bool apart_may_end(void);
+
 #endif

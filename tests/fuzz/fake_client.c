@@ -145,7 +145,7 @@ __attribute__((disable_sanitizer_instrumentation)) static void hang_up(int signa
 {
     (void)signal;
     bool reports = __asan_report_present && __asan_report_present(); /* which takes its time */
-    if (++moments > MOMENTS && !reports)
+    if (++moments > MOMENTS && !reports && apart_may_end())
         _exit(0);
 }
 
