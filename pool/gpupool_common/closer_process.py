@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 
+from gpupool_common import interrupt
 from gpupool_common.closed_memory import close_memory
 from gpupool_common.closer import CLOSE, MOST_AT_ONCE
 
@@ -39,7 +40,7 @@ def serve(owner: socket.socket) -> None:
 
 def main() -> None:
     """The program: one descriptor, the owner's."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in interrupt.ENDING:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, lambda *_: None)
     close_memory()

@@ -1,4 +1,4 @@
-"""What ends a command from outside: Ctrl-C, and output that nobody takes."""
+"""What ends a program from outside: signals, and output that nobody takes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 #: What a write says where a disk is full; it names no file then, as one does that is opened.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+#: Of a terminal, or a service manager, to the whole group: what helps a service leaves it to that.
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def ending() -> tuple[signal.Signals, ...]:
+    """What a service stops in order for. nohup has it ignore a terminal that goes away."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return tuple(number for number in ENDING if number != signal.SIGHUP or not ignored)
 
 
 def _let_go_of_output() -> None:
@@ -39,5 +48,5 @@ def quiet() -> Iterator[None]:
         if error.errno not in FULL or error.filename is not None:
             raise
         _let_go_of_output()
-        print(f"{Path(sys.argv[0]).name}: cannot write: {error.strerror}", file=sys.stderr)
+        print(f"{sys.argv[0].rpartition('/')[2]}: cannot write: {error.strerror}", file=sys.stderr)
         sys.exit(1)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 import zmq
 
-from gpupool_common import protocol
+from gpupool_common import interrupt, protocol
 from gpupool_common.closed_memory import close_memory
 from gpupool_common.relay_limits import Budgets, Connections
 from gpupool_common.relay_wire import Kind, RecordError, Unpacker, pack
@@ -340,8 +340,7 @@ def _handshake_failure(value: int) -> str:
 
 def main() -> None:
     """The program: two descriptors, the owner's and the listening one's."""
-    # Of a terminal or a service manager, to the whole group: the owner says when to end.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in interrupt.ENDING:  # the owner says when to end
         signal.signal(number, signal.SIG_IGN)
     close_memory()
     owner, listener = (int(text) for text in sys.argv[1:3])

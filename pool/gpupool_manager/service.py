@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import signal
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from gpupool_common import __version__, collector, keys, logs, tracing
+from gpupool_common import __version__, collector, interrupt, keys, logs, tracing
 from gpupool_common import certificate as certificates
 from gpupool_common.browser import own_names
 from gpupool_common.certificate import Certificate
@@ -333,11 +332,11 @@ class Manager:
 
 
 async def serve(settings: Settings, ready_fd: int | None) -> None:
-    """Run a manager until SIGTERM or SIGINT; write its address to ``ready_fd`` when ready."""
+    """Run a manager until it is told to end; write its address to ``ready_fd`` when ready."""
     tracing.start("gpupool-manager")
     manager = Manager(settings)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in interrupt.ending():
         loop.add_signal_handler(number, manager.stop)
     try:
         await manager.start()

@@ -6,11 +6,10 @@ import asyncio
 import os
 import resource
 import shutil
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpupool_common import __version__, hosts, logs, paths, tracing
+from gpupool_common import __version__, hosts, interrupt, logs, paths, tracing
 from gpupool_common.ask import split_tcp, with_key
 from gpupool_common.errors import InstallError
 from gpupool_common.keys import Keys, load_keys
@@ -373,7 +372,7 @@ def _raise_file_limit() -> None:
 
 
 async def serve(settings: Settings, ready_fd: int | None, private: bool) -> None:
-    """Run a server until SIGTERM or SIGINT.
+    """Run a server until SIGTERM, SIGINT or SIGHUP.
 
     When it is ready its address is written to ``ready_fd``, if that is given. A
     ``private`` server belongs to the process at the other end of its stdin: it stops
@@ -382,7 +381,7 @@ async def serve(settings: Settings, ready_fd: int | None, private: bool) -> None
     tracing.start("gpupool-server")
     server = Server(settings)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in interrupt.ending():
         loop.add_signal_handler(number, server.stop)
     if private:
         _watch_stdin(server)
