@@ -25,6 +25,12 @@ void gpc_session_set_sticky(struct gpc_session *s, CUresult error)
     set_first(&s->sticky, error);
 }
 
+CUresult gpc_session_gone(const struct gpc_session *s)
+{
+    bool leaving = s && __atomic_load_n(&s->leaving, __ATOMIC_RELAXED);
+    return leaving ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
 CUresult gpc_session_take_pending(struct gpc_session *s)
 {
     if (!__atomic_load_n(&s->pending, __ATOMIC_RELAXED))

@@ -86,14 +86,6 @@ static void name_devices(const struct gpc_session *s, char *out, size_t size)
         snprintf(out, size, "on device %d", least);
 }
 
-/* What calls say of a session that is no more. It ends with its process, too, beside which other
- * threads may still be at work: what ends them then must be what programs take for that. */
-static CUresult gone(const struct gpc_session *s)
-{
-    bool leaving = s && __atomic_load_n(&s->leaving, __ATOMIC_RELAXED);
-    return leaving ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_DEVICE_UNAVAILABLE;
-}
-
 /* A call that the reader has taken is no longer listed: it gets its answer. */
 void gpc_session_lose(struct gpc_session *s, const char *what)
 {
@@ -103,14 +95,14 @@ void gpc_session_lose(struct gpc_session *s, const char *what)
     bool first = !s->broken;
     __atomic_store_n(&s->broken, true, __ATOMIC_RELAXED);
     for (struct gpc_call *c = s->waiting; c; c = c->next) {
-        c->result = gone(s);
+        c->result = gpc_session_gone(s);
         c->state = GPC_CALL_FAILED;
     }
     s->waiting = NULL;
     pthread_cond_broadcast(&s->wait_changed);
     pthread_mutex_unlock(&s->wait_lock);
     gpc_pinned_lose_end(s);
-    gpc_session_set_sticky(s, gone(s));
+    gpc_session_set_sticky(s, gpc_session_gone(s));
     if (!first || __atomic_load_n(&s->leaving, __ATOMIC_RELAXED))
         return;
     char where[64] = "of this process";
@@ -321,9 +313,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     if (r != 0 && r != -EMSGSIZE)
         lose_sending(s, r);
     gpc_cancel_back(cancel);
-    return r == 0           ? CUDA_SUCCESS
-           : r == -EMSGSIZE ? CUDA_ERROR_INVALID_VALUE
-                            : gone(s);
+    return r == 0 ? CUDA_SUCCESS : r == -EMSGSIZE ? CUDA_ERROR_INVALID_VALUE : gpc_session_gone(s);
 }
 
 void gpc_session_context_gone(CUcontext context)
@@ -340,7 +330,7 @@ static CUresult ready(struct gpc_call *call)
 {
     struct gpc_session *s = gpc_route_session(&call->route);
     if (!s || !gpc_session_works(s))
-        return gone(s);
+        return gpc_session_gone(s);
     if (!gpc_session_has(s, call->request->op))
         return gpc_session_lacks(s, call->request->op);
     gpc_thread()->last = s;
@@ -467,7 +457,7 @@ uint64_t gpc_session_notices(const struct gpc_session *s)
 CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
 {
     if (!gpc_session_works(s))
-        return gone(s);
+        return gpc_session_gone(s);
     int cancel = gpc_cancel_off();
     s->transport->flush(s->channel);
     pthread_mutex_lock(&s->wait_lock);
@@ -487,5 +477,5 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
         pthread_mutex_unlock(&s->wait_lock);
     }
     gpc_cancel_back(cancel);
-    return gpc_session_works(s) ? CUDA_SUCCESS : gone(s);
+    return gpc_session_works(s) ? CUDA_SUCCESS : gpc_session_gone(s);
 }

@@ -169,6 +169,9 @@ void gpc_session_settle_fence(struct gpc_session *s);
 void gpc_session_set_pending(struct gpc_session *s, CUresult error);
 CUresult gpc_session_take_pending(struct gpc_session *s);
 void gpc_session_set_sticky(struct gpc_session *s, CUresult error);
+/* What calls say of a session that is no more. It ends with its process, too, beside which other
+ * threads may still be at work: what ends them then must be what programs take for that. */
+CUresult gpc_session_gone(const struct gpc_session *s);
 
 /* A text of a server's, as far as there is room: it may go to a terminal, so nothing in it moves
  * the cursor, and it ends. */

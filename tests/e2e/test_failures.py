@@ -151,8 +151,7 @@ def test_stopped_server_ends_no_session(
 ) -> None:
     server = make_server()
     program, _ = held(server, talk, hold, transport)
-    # a terminal that goes away stops it as well as a service manager
-    server.kill(signal.SIGHUP if transport == "shm" else signal.SIGTERM)
+    server.kill(signal.SIGHUP if transport == "shm" else signal.SIGTERM)  # SIGHUP: of a terminal
     assert " stopping " in server.log.read_text()
     step(program, 1)
     program.say("end")
