@@ -45,6 +45,7 @@ static struct {
     CUstreamCaptureStatus capture;
     bool stands;                              /* a host function is under way */
     bool collective;                          /* another rank is waited for */
+    bool crowded;                             /* of this process */
     unsigned collectives, others_collectives; /* that this rank has begun, and another one */
 } world;
 
@@ -259,6 +260,12 @@ bool gpw_nccl_pending(struct gpw_session *s)
 {
     (void)s;
     return world.collective;
+}
+
+bool gpw_nccl_crowded(const struct gpw_session *s)
+{
+    (void)s;
+    return world.crowded;
 }
 
 void gpw_nccl_context_ended(struct gpw_session *s, CUcontext context)

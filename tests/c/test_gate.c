@@ -44,6 +44,26 @@ static void little_is_submitted_ahead_while_others_wait(void **state)
     assert_int_equal(ahead(), 4); /* alone */
 }
 
+/* A step of a training is behind its first collective; but that may wait for what comes. */
+static void little_is_submitted_behind_a_collective(void **state)
+{
+    (void)state;
+    world.contended = world.collective = true;
+    assert_int_equal(ahead(), 2);
+    world.now += 5 * MS - 1;
+    assert_false(submit());
+    world.now += 1;
+    assert_int_equal(ahead(), 100);
+    end(NULL);
+    begin(NULL);
+    world.contended = world.collective = world.crowded = true;
+    assert_int_equal(ahead(), 100); /* ranks of this process wait for each other */
+    end(NULL);
+    begin(NULL);
+    world.collective = true;
+    assert_int_equal(ahead(), 100); /* alone */
+}
+
 static unsigned submissions_to_the_next_mark(void)
 {
     unsigned before = world.records, n = 0;
@@ -282,6 +302,7 @@ int main(void)
         TEST(work_that_is_over_gives_the_turn_back),
         TEST(work_that_is_over_gets_no_mark),
         TEST(little_is_submitted_ahead_while_others_wait),
+        TEST(little_is_submitted_behind_a_collective),
         TEST(marks_follow_the_length_of_the_work),
         TEST(a_turn_does_not_wait_for_a_collective),
         TEST(a_turn_waits_for_what_is_launched_later),

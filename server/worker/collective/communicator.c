@@ -267,6 +267,14 @@ bool gpw_nccl_pending(struct gpw_session *s)
     return c != NULL;
 }
 
+bool gpw_nccl_crowded(const struct gpw_session *s)
+{
+    const struct gp_communicator *c = s->nccl ? s->nccl->communicators : NULL;
+    while (c && !c->crowded)
+        c = c->next;
+    return c != NULL;
+}
+
 /* It may wait for a rank that never comes, so it must not keep the limit from holding. */
 bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordinal, uint64_t over)
 {

@@ -100,6 +100,7 @@ CUresult gpw_communicator_make(struct gpw_session *s, gp_communicator *comm,
                                                : shrink(s, c, &making, &config);
     s->driver->cuCtxSetCurrent(before); /* NCCL makes that of a device current */
     *result = (int32_t)gpw_communicator_begun(c, r);
+    gpw_ranks_crowd(s, c);
     gpw_ranks_tell(s, c);
     *comm = c;
     return CUDA_SUCCESS;

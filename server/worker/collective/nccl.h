@@ -35,6 +35,7 @@ struct gp_communicator {
     uint8_t key[GPW_RANKS_KEY];
     bool keyed;     /* it has one */
     bool lost;      /* a session that had ranks of it is over */
+    bool crowded;   /* this session has several ranks of it, or had */
     uint32_t parts; /* that all of its ranks have split off */
     uint64_t told;  /* which server knows of it, by gpw_ipc_servers; 0: none */
     /* as it has been since then; 0: it has not been looked at */
@@ -114,6 +115,8 @@ void gpw_nccl_run(struct gpw_session *s, const struct gp_nccl_call *calls, uint3
 
 /* Whether work of a communicator is on a GPU, which may wait for another rank's. */
 bool gpw_nccl_pending(struct gpw_session *s);
+/* Whether ranks of this session wait for each other, and so for what its messages still bring. */
+bool gpw_nccl_crowded(const struct gpw_session *s);
 /* The session is over its limit by so much: what NCCL is making on the device is given up. False:
  * there is nothing. */
 bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordinal, uint64_t over);

@@ -50,6 +50,14 @@ void gpw_ranks_key_of_rest(struct gp_communicator *c, const struct gp_communicat
     key_below(c, parent, "rest", sum, (int32_t)count);
 }
 
+void gpw_ranks_crowd(struct gpw_session *s, struct gp_communicator *c)
+{
+    struct gp_communicator *other = c->keyed ? s->nccl->communicators : NULL;
+    for (; other; other = other->next)
+        if (other != c && other->keyed && memcmp(other->key, c->key, sizeof c->key) == 0)
+            c->crowded = other->crowded = true;
+}
+
 static bool say(struct gpw_session *s, const char *word, const struct gp_communicator *c)
 {
     char key[2 * GPW_RANKS_KEY + 1], line[64];

@@ -18,6 +18,8 @@ void gpw_ranks_key_of_part(struct gp_communicator *c, struct gp_communicator *pa
 /* Of what is left without some ranks, which do not take part and so count nothing. */
 void gpw_ranks_key_of_rest(struct gp_communicator *c, const struct gp_communicator *parent,
                            const int32_t *excluded, uint32_t count);
+/* Note whether this session has several of its ranks. */
+void gpw_ranks_crowd(struct gpw_session *s, struct gp_communicator *c);
 /* Tell the server that there is one; it is told again when that has failed, or is another. */
 void gpw_ranks_tell(struct gpw_session *s, struct gp_communicator *c);
 /* The program has ended it. */

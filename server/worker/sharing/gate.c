@@ -1,17 +1,15 @@
-#include "gate.h"
+#include "gate_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "seat.h"
 #include "budget.h"
 #include "graph.h"
 #include "handles.h"
 #include "host_function.h"
 #include "loop.h"
-#include "marks.h"
 #include "memory.h"
 #include "message_fields.h"
 #include "monotonic.h"
@@ -34,43 +32,12 @@
 #define BLOCKED_NS 50000000u
 /* How long a turn that ends goes on for what other ranks have begun. */
 #define CATCH_UP_NS 4000000u
+/* How long nothing of a rank's is over while others wait for its GPU, before more of it is let in. */
+#define APART_NS 5000000u
 /* How long nothing under way is over before that stands: of a program whose streams or kernels wait
  * for what it does, and of any other. Each hundredth of it something more is let in then. */
 #define STALLS_NS 20000000u
 #define STANDS_NS 1000000000u
-
-struct gate {
-    struct gp_seat *seat;
-    bool busy; /* as the board has it */
-    struct gpw_marks marks;
-    CUevent start; /* passes when the GPU has changed over to this tenant */
-    CUcontext start_context;
-    uint64_t slice_us;
-    uint64_t yields; /* ns: since when the turn should end; 0: it need not */
-    unsigned beyond; /* submissions of this turn that were let in because it stands */
-};
-
-struct gpw_gates {
-    struct gate at[GP_DEVICES_MAX];
-    unsigned count;      /* at[0 … count) may have a board */
-    struct gate *closed; /* the one that the next message waits at */
-    bool stalls;         /* the program makes its GPUs wait for what it does */
-};
-
-/* The first gate with a board behind `g`, or of all if that is NULL; NULL: no more. */
-static struct gate *gate_next(const struct gpw_session *s, struct gate *g)
-{
-    struct gate *end = s->gates ? s->gates->at + s->gates->count : NULL;
-    g = g ? g + 1 : s->gates ? s->gates->at : NULL;
-    while (g != end && !g->seat)
-        g++;
-    return g == end ? NULL : g;
-}
-
-static uint32_t ordinal_of(const struct gpw_session *s, const struct gate *g)
-{
-    return (uint32_t)(g - s->gates->at);
-}
 
 int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, int page_fd, int bell_fd)
 {
@@ -180,12 +147,6 @@ void gpw_gate_poll(struct gpw_session *s)
 
 /* --- messages ------------------------------------------------------------------------ */
 
-/* The gate of a device; NULL: it has no board, or there is no device. */
-static struct gate *gate_of(struct gpw_session *s, int ordinal)
-{
-    return ordinal >= 0 && s->gates->at[ordinal].seat ? &s->gates->at[ordinal] : NULL;
-}
-
 static bool stream_of(struct gpw_session *s, const struct gp_header *h, CUstream *stream)
 {
     uint64_t id = gp_message_id(h, gp_op_info(h->op)->stream_at), real = 0;
@@ -213,6 +174,28 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     gp_seat_started(g->seat); /* as well as we know */
 }
 
+/* Since when nothing has been over. */
+static uint64_t since_progress(const struct gate *g)
+{
+    const struct gpw_marks *m = &g->marks;
+    uint64_t placed = m->count ? m->at[m->first].placed : gp_now_ns();
+    return gp_now_ns() - (placed > m->passed ? placed : m->passed);
+}
+
+/*
+ * Whether what is under way may be blocked until what comes behind is let in. A collective waits for
+ * other processes, which do without that: only where one hears from the other by other ways, which
+ * can be seen by nothing, it may not; and a step of a training may have all of its kernels in front
+ * of who waits for the GPU.
+ */
+static bool needs_more(struct gpw_session *s, const struct gate *g)
+{
+    if (gpw_host_functions_pending(s) || gpw_peers_pending(s))
+        return true;
+    return gpw_nccl_pending(s) &&
+           (!gp_seat_contended(g->seat) || gpw_nccl_crowded(s) || since_progress(g) >= APART_NS);
+}
+
 /*
  * What is under way may wait for a message that waits here: for a value that the program writes, for
  * the kernel or copy that ends one which stays. Nothing tells that from work that takes long, but
@@ -221,10 +204,8 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
  */
 static bool stands(const struct gpw_session *s, const struct gate *g)
 {
-    const struct gpw_marks *m = &g->marks;
     uint64_t patience_ns = s->gates->stalls ? STALLS_NS : STANDS_NS;
-    uint64_t placed = m->count ? m->at[m->first].placed : gp_now_ns();
-    uint64_t since = gp_now_ns() - (placed > m->passed ? placed : m->passed);
+    uint64_t since = since_progress(g);
     return since >= patience_ns && g->beyond <= (since - patience_ns) / (patience_ns / 100);
 }
 
@@ -244,7 +225,7 @@ static bool is_full(struct gpw_session *s, struct gate *g)
     if (g->marks.count < ahead)
         return false;
     marks_check(s, g);
-    if (g->marks.count >= ahead && !may_be_blocked(s))
+    if (g->marks.count >= ahead && !needs_more(s, g))
         return true;
     if (g->marks.count == GPW_MARKS_MOST)
         gpw_marks_drop(s, &g->marks);
@@ -358,21 +339,12 @@ static void note_work(struct gpw_session *s, const struct gp_header *h,
     gpw_marks_submitted(s, &g->marks);
 }
 
-/* The gate of a context's device, which becomes the current one; NULL: it has none. */
-static struct gate *gate_enter(struct gpw_session *s, CUcontext context, CUcontext *before)
-{
-    *before = NULL;
-    s->driver->cuCtxGetCurrent(before);
-    s->driver->cuCtxSetCurrent(context);
-    return gate_of(s, gpw_current_ordinal(s));
-}
-
 bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
 {
     if (!s->gates)
         return true;
     CUcontext before;
-    struct gate *g = gate_enter(s, context, &before);
+    struct gate *g = gpw_gate_enter(s, context, &before);
     bool open = !g || admit(s, g);
     if (g && open) {
         gpw_marks_stream(s, &g->marks, context, stream);
@@ -380,38 +352,6 @@ bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
     }
     s->driver->cuCtxSetCurrent(before);
     return open;
-}
-
-void gpw_gate_collective(struct gpw_session *s, uint32_t communicator, uint32_t number)
-{
-    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g))
-        gp_seat_collective(g->seat, communicator, number);
-}
-
-int gpw_gate_launching(struct gpw_session *s, CUcontext context)
-{
-    CUcontext before;
-    struct gate *g = s->gates ? gate_enter(s, context, &before) : NULL;
-    if (s->gates)
-        s->driver->cuCtxSetCurrent(before);
-    if (!g || !g->busy)
-        return -1;
-    g->marks.launching++;
-    return (int)ordinal_of(s, g);
-}
-
-void gpw_gate_launched(struct gpw_session *s, int ordinal, CUcontext context,
-                       const CUstream *stream)
-{
-    struct gate *g = ordinal >= 0 ? &s->gates->at[ordinal] : NULL;
-    if (!g)
-        return;
-    g->marks.launching -= g->marks.launching > 0;
-    if (!stream)
-        return;
-    /* where its turn did not wait for it, it counts with the work of the next one */
-    gpw_marks_stream(s, &g->marks, context, *stream);
-    gpw_marks_submitted(s, &g->marks);
 }
 
 void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h,

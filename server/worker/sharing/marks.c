@@ -117,7 +117,10 @@ void gpw_marks_drop(struct gpw_session *s, struct gpw_marks *m)
     struct gpw_mark *mark = &m->at[m->first];
     while (mark->count)
         gpw_event_give(s, mark->context, mark->events[--mark->count]);
+    uint64_t placed = mark->placed;
     oldest_end(m);
+    if (m->count) /* what is behind it has waited for as long */
+        m->at[m->first].placed = placed;
 }
 
 void gpw_marks_drop_all(struct gpw_session *s, struct gpw_marks *m)
