@@ -6,12 +6,15 @@ struct gpw_answer_wait {
     struct gpw_token token;
     gpw_answer *send;
     struct gpw_after *after;
+    bool written; /* nothing that was launched before prints, or the GPU would not write */
 };
 
 static void passed(struct gpw_session *s, void *arg, CUresult result)
 {
     struct gpw_answer_wait *a = arg;
+    s->none_printed = a->written;
     a->send(s, a->token, result);
+    s->none_printed = false;
     free(a);
 }
 
@@ -19,7 +22,7 @@ static struct gpw_answer_wait *answer_new(struct gpw_token token, gpw_answer *se
 {
     struct gpw_answer_wait *a = malloc(sizeof *a);
     if (a)
-        *a = (struct gpw_answer_wait){token, send, NULL};
+        *a = (struct gpw_answer_wait){.token = token, .send = send};
     return a;
 }
 
@@ -70,6 +73,7 @@ CUresult gpw_answer_prepare_unasked(struct gpw_session *s, struct gpw_token toke
 CUresult gpw_answer_written(struct gpw_session *s, struct gpw_answer_wait *answer,
                             const uint64_t *word, uint64_t number)
 {
+    answer->written = true;
     gpw_after_written(s, answer->after, word, number);
     return GPW_DEFERRED;
 }

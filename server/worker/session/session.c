@@ -69,7 +69,7 @@ static int flush_output(struct gpw_session *s)
     const char *text;
     uint32_t n;
     int r = 0;
-    while (r == 0 && (n = gpw_output_take(s->output, &text)) > 0)
+    while (r == 0 && !s->none_printed && (n = gpw_output_take(s->output, &text)) > 0)
         r = gpw_notify_gp_output(s, n, text);
     return r;
 }
