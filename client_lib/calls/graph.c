@@ -7,6 +7,7 @@
 #include "export.h"
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
+#include "graph_node.h"
 #include "handle.h"
 #include "shared.h"
 
@@ -210,4 +211,35 @@ CUresult gpc_exec_update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResul
     if (result)
         *result = update_result_from(why);
     return gpc_result_from((int32_t)status);
+}
+
+/* --- attributes of kernel nodes ------------------------------------------------------- */
+
+/* Kernels name the node as the GPU host's driver does, and the program has that name from where it
+ * has said what it asks for. */
+static CUresult let_update(CUgraphNode node, const CUkernelNodeAttrValue *value)
+{
+    CUkernelNodeAttrValue *told = (CUkernelNodeAttrValue *)(uintptr_t)value;
+    uint64_t name;
+    CUresult r = gpc_wire_gp_node_updatable(node, value->deviceUpdatableKernelNode.deviceUpdatable,
+                                            &name);
+    if (r == CUDA_ERROR_NOT_SUPPORTED)
+        return gpc_refuse_because(GP_OP_cuGraphKernelNodeSetAttribute,
+                                  "kernel nodes that a device updates, on this GPU");
+    if (r == CUDA_SUCCESS)
+        told->deviceUpdatableKernelNode.devNode = (CUgraphDeviceNode)(uintptr_t)name;
+    return r;
+}
+
+CUresult gpc_node_attribute(uint16_t op, CUgraphNode node, CUkernelNodeAttrID attr,
+                            const CUkernelNodeAttrValue *value)
+{
+    if (!value)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (op == GP_OP_cuGraphKernelNodeGetAttribute)
+        return gpc_wire_cuGraphKernelNodeGetAttribute(node, attr,
+                                                      (CUkernelNodeAttrValue *)(uintptr_t)value);
+    return attr == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE
+               ? let_update(node, value)
+               : gpc_wire_cuGraphKernelNodeSetAttribute(node, attr, value);
 }

@@ -74,4 +74,8 @@ CUresult gpc_node_edges(CUgraphNode node, bool behind, CUgraphNode *nodes, CUgra
 CUresult gpc_exec_update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info,
                          CUgraphNode *node, CUgraphExecUpdateResult *result);
 
+/* Say an attribute of a kernel node, or set it to what `value` says. */
+CUresult gpc_node_attribute(uint16_t op, CUgraphNode node, CUkernelNodeAttrID attr,
+                            const CUkernelNodeAttrValue *value);
+
 #endif

@@ -50,6 +50,8 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
 {
     SG_LOCKED;
     SG_READY();
+    if (is_kernel(hNode) && attr == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (!is_kernel(hNode) || !is_of_nodes(attr) || !value)
         return CUDA_ERROR_INVALID_VALUE;
     const struct sg_kernel *k = &hNode->op->kernel;
@@ -86,7 +88,8 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
 {
     SG_LOCKED;
     SG_READY();
-    if (!is_kernel(hNode) || !is_of_nodes(attr) || !value_out)
+    bool is_asked = is_of_nodes(attr) || attr == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+    if (!is_kernel(hNode) || !is_asked || !value_out)
         return CUDA_ERROR_INVALID_VALUE;
     const struct sg_kernel *k = &hNode->op->kernel;
     *value_out = default_of(k, attr);

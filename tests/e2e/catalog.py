@@ -74,7 +74,10 @@ ONCE_PROGRAMS = (
 )
 
 # What the soft GPU refuses by name.
-CARD_PROGRAMS = (Program("graph_launch", "graph_launch", flags=("-rdc=true",)),)
+CARD_PROGRAMS = (
+    Program("graph_launch", "graph_launch", flags=("-rdc=true",)),
+    Program("graph_updates", "graph_updates", flags=("-rdc=true",)),
+)
 
 DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),

@@ -202,6 +202,27 @@ static void refused(void)
     CU(cuGraphDestroy(m.graph));
 }
 
+/* Which kernels may do is in graph_updates.cu: here, who names a node for them, or has no name. */
+static void nodes_that_kernels_update(void)
+{
+    const CUkernelNodeAttrID what = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+    struct made m = make(1, 2);
+    CUkernelNodeAttrValue value = {.cooperative = 0};
+    value.deviceUpdatableKernelNode.deviceUpdatable = 7;
+    CU(cuGraphKernelNodeGetAttribute(m.kernel, what, &value));
+    EXPECT(value.deviceUpdatableKernelNode.deviceUpdatable == 0, "a node is said to be updatable");
+    value = (CUkernelNodeAttrValue){.deviceUpdatableKernelNode = {.deviceUpdatable = 1}};
+    CUresult r = cuGraphKernelNodeSetAttribute(m.kernel, what, &value);
+    bool named = value.deviceUpdatableKernelNode.devNode != NULL;
+    EXPECT(r == (named ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED), "%d, and %s", r,
+           named ? "a name" : "no name");
+    if (named) {
+        CU(cuGraphKernelNodeGetAttribute(m.kernel, what, &value));
+        EXPECT(value.deviceUpdatableKernelNode.deviceUpdatable == 1, "it is not updatable");
+    }
+    CU(cuGraphDestroy(m.graph));
+}
+
 int main(void)
 {
     driver_start();
@@ -214,6 +235,7 @@ int main(void)
     handed_to_a_kernel();
     several();
     refused();
+    nodes_that_kernels_update();
     CU(cuModuleUnload(module));
     CU(cuMemFree(other));
     CU(cuMemFree(memory));
