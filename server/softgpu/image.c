@@ -62,16 +62,17 @@ static bool is_better(uint32_t sm, const struct file *found)
     return sm < found->sm;
 }
 
-/* Looks through the files of a fat binary for the PTX to run.
+/* Looks through the files of a fat binary for the PTX to run, which is for no GPU after `newest`.
  * *found stays as it is when there is none; false: the layout makes no sense. */
-static bool best_ptx(const unsigned char *bytes, uint64_t size, struct file *found)
+static bool best_ptx(const unsigned char *bytes, uint64_t size, uint32_t newest,
+                     struct file *found)
 {
     while (size >= 64) {
         uint64_t header = u32(bytes + 4), payload = u64(bytes + 8);
         if (header < 64 || header > size || payload > size - header)
             return false;
         uint32_t sm = u32(bytes + 28);
-        if (u16(bytes) == KIND_PTX && is_better(sm, found))
+        if (u16(bytes) == KIND_PTX && sm <= newest && is_better(sm, found))
             *found = (struct file){.payload = bytes + header,
                                    .payload_size = payload,
                                    .compressed = u32(bytes + 16),
@@ -113,8 +114,8 @@ static CUresult expand(const struct file *file, char **ptx, size_t *length)
     return CUDA_SUCCESS;
 }
 
-static CUresult from_header(const unsigned char *bytes, size_t size, char **ptx, size_t *length,
-                            char *log, size_t log_size)
+static CUresult from_header(const unsigned char *bytes, size_t size, uint32_t newest, char **ptx,
+                            size_t *length, char *log, size_t log_size)
 {
     struct file found = {0};
     if (size < 16)
@@ -122,7 +123,7 @@ static CUresult from_header(const unsigned char *bytes, size_t size, char **ptx,
     uint64_t header = u16(bytes + 6), follows = u64(bytes + 8);
     if (header < 16 || header > size || follows > size - header)
         return CUDA_ERROR_INVALID_IMAGE;
-    if (!best_ptx(bytes + header, follows, &found))
+    if (!best_ptx(bytes + header, follows, newest, &found))
         return CUDA_ERROR_INVALID_IMAGE;
     if (!found.payload) {
         snprintf(log, log_size,
@@ -149,23 +150,27 @@ static CUresult from_text(const char *text, size_t size, char **ptx, size_t *len
 }
 
 /* What is linked, or else what its linker makes of the rest (version 2). */
-static CUresult from_wrapper(const unsigned char *wrapper, char **ptx, size_t *length, char *log,
-                             size_t log_size)
+static CUresult from_wrapper(const unsigned char *wrapper, uint32_t newest, char **ptx,
+                             size_t *length, char *log, size_t log_size)
 {
     const uint32_t magic = HEADER_MAGIC, version = u32(wrapper + 4);
     const unsigned char *linked = (const unsigned char *)(uintptr_t)u64(wrapper + 8);
     const void *const *prelinked = (const void *const *)(uintptr_t)u64(wrapper + 16);
     if (!linked || memcmp(linked, &magic, 4) != 0)
         return CUDA_ERROR_INVALID_IMAGE;
-    CUresult result = from_header(linked, SIZE_MAX, ptx, length, log, log_size);
-    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU && version == 2 && prelinked && prelinked[0])
+    bool parts = version == 2 && prelinked && prelinked[0];
+    CUresult result = from_header(linked, SIZE_MAX, parts ? NEWEST_SM : newest, ptx, length, log,
+                                  log_size);
+    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU && parts)
         result = sg_link_fatbins(prelinked, ptx, length, log, log_size);
     return result;
 }
 
-CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length, char *log,
-                      size_t log_size)
+CUresult sg_image_ptx(const void *image, size_t size, bool part, char **ptx, size_t *length,
+                      char *log, size_t log_size)
 {
+    /* of libcudadevrt, which programs bring along, later parts want more than earlier ones */
+    const uint32_t newest = part ? NEWEST_SM : UINT32_MAX;
     const unsigned char *bytes = image;
     log[0] = 0;
     /* Text may be shorter than a magic number: compare byte for byte. */
@@ -177,9 +182,9 @@ CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     if (size >= 24 && bytes[0] == (wrapper & 0xff) && memcmp(image, &wrapper, 4) == 0)
-        return from_wrapper(bytes, ptx, length, log, log_size);
+        return from_wrapper(bytes, newest, ptx, length, log, log_size);
     if (size >= 4 && bytes[0] == (header & 0xff) && memcmp(bytes, &header, 4) == 0)
-        return from_header(bytes, size, ptx, length, log, log_size);
+        return from_header(bytes, size, newest, ptx, length, log, log_size);
     return from_text((const char *)bytes, size, ptx, length);
 }
 

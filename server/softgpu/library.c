@@ -38,7 +38,8 @@ static CUresult library_make(const void *image, size_t size, CUlibrary *out, cha
     CUlibrary library = calloc(1, sizeof(*library));
     if (!library)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = sg_image_ptx(image, size, &library->ptx, &library->length, log, LOG_SIZE);
+    CUresult result = sg_image_ptx(image, size, false, &library->ptx, &library->length, log,
+                                   LOG_SIZE);
     if (result == CUDA_SUCCESS)
         result = sg_module_parse(library->ptx, library->length, &library->code, log, LOG_SIZE);
     if (result == CUDA_SUCCESS)

@@ -105,7 +105,7 @@ CUresult sg_link_fatbins(const void *const *fatbins, char **ptx, size_t *length,
     for (size_t i = 0; result == CUDA_SUCCESS && fatbins[i]; i++) {
         char *text = NULL;
         size_t size;
-        result = sg_image_ptx(fatbins[i], SIZE_MAX, &text, &size, log, log_size);
+        result = sg_image_ptx(fatbins[i], SIZE_MAX, true, &text, &size, log, log_size);
         if (result == CUDA_ERROR_NO_BINARY_FOR_GPU)
             result = CUDA_SUCCESS;
         else if (result == CUDA_SUCCESS)
@@ -160,7 +160,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
         sg_complain("%s", log);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    CUresult result = sg_image_ptx(data, size, &ptx, &length, log, sizeof(log));
+    CUresult result = sg_image_ptx(data, size, true, &ptx, &length, log, sizeof(log));
     if (result == CUDA_SUCCESS)
         result = check(ptx, length, false, log, sizeof(log));
     if (result == CUDA_SUCCESS)

@@ -225,7 +225,7 @@ static CUresult load(CUmodule *out, const void *image, size_t size, unsigned cou
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_jit_options(count, options, values, &report));
     SG_TRY(sg_capture_unsafe());
-    CUresult result = sg_image_ptx(image, size, &ptx, &length, log, sizeof(log));
+    CUresult result = sg_image_ptx(image, size, false, &ptx, &length, log, sizeof(log));
     if (result == CUDA_SUCCESS)
         result = sg_module_load(context, ptx, length, NULL, out, log, sizeof(log));
     free(ptx);

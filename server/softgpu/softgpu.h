@@ -424,9 +424,10 @@ void sg_event_stamp(CUevent event, uint64_t record);      /* sg.lock is held */
 
 /* ---- images, modules, kernels ---- */
 /* The PTX inside an image that cuModuleLoadData takes, malloced and NUL-terminated.
- * `size` is the number of readable bytes or SIZE_MAX when the caller does not know. */
-CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length, char *log,
-                      size_t log_size);
+ * `size` is the number of readable bytes or SIZE_MAX when the caller does not know; `part`: it is
+ * to be linked with others. */
+CUresult sg_image_ptx(const void *image, size_t size, bool part, char **ptx, size_t *length,
+                      char *log, size_t log_size);
 CUresult sg_image_read(const char *path, char **bytes, size_t *size);
 /* Likewise of what nvcc leaves to be linked when it is loaded: fat binaries up to a NULL. Those of
  * machine code alone are left out; what they define is missing then, by its name. */
