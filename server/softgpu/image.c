@@ -9,7 +9,7 @@
  * A header says how long it is; nothing beyond that, nor beyond what the caller
  * says is readable, is looked at.
  */
-#include "softgpu.h"
+#include "link.h"
 
 #include <lz4.h>
 #include <stdio.h>
@@ -64,8 +64,7 @@ static bool is_better(uint32_t sm, const struct file *found)
 
 /* Looks through the files of a fat binary for the PTX to run, which is for no GPU after `newest`.
  * *found stays as it is when there is none; false: the layout makes no sense. */
-static bool best_ptx(const unsigned char *bytes, uint64_t size, uint32_t newest,
-                     struct file *found)
+static bool best_ptx(const unsigned char *bytes, uint64_t size, uint32_t newest, struct file *found)
 {
     while (size >= 64) {
         uint64_t header = u32(bytes + 4), payload = u64(bytes + 8);

@@ -6,7 +6,7 @@
  * taken from libraries: of libcudadevrt we have what there is (exec_children.c, link_grid.c), and
  * what else is missing is told at the end.
  */
-#include "softgpu.h"
+#include "link.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,9 @@
  * barrier is a counter there that each block adds to; what the first block adds makes its highest
  * bit turn once all others have come, and that is what they wait for.
  */
-#include "softgpu.h"
+#include "link.h"
+
+#include <string.h>
 
 static const char library[] =
     ".weak .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope)\n"
@@ -72,5 +74,5 @@ static const char library[] =
 const char *sg_link_library(const char *text)
 {
     return strstr(text, "cudaCGGetIntrinsicHandle") || strstr(text, "cudaCGSynchronize") ? library
-                                                                                        : NULL;
+                                                                                         : NULL;
 }

@@ -74,8 +74,8 @@ static struct shape shape_parse(struct sg_parser *p)
             s.vector = p->token.text[2] - '0';
         } else if (sg_at_dot(p, ".ptr")) {
             align = &pointee;
-        } else if (!sg_at_dot(p, ".global") && !sg_at_dot(p, ".const") &&
-                   !sg_at_dot(p, ".local") && !sg_at_dot(p, ".shared")) {
+        } else if (!sg_at_dot(p, ".global") && !sg_at_dot(p, ".const") && !sg_at_dot(p, ".local") &&
+                   !sg_at_dot(p, ".shared")) {
             sg_fail(p, p->token.line, "'%.*s' is no type", (int)p->token.size, p->token.text);
         }
         sg_advance(p);

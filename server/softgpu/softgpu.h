@@ -429,12 +429,6 @@ void sg_event_stamp(CUevent event, uint64_t record);      /* sg.lock is held */
 CUresult sg_image_ptx(const void *image, size_t size, bool part, char **ptx, size_t *length,
                       char *log, size_t log_size);
 CUresult sg_image_read(const char *path, char **bytes, size_t *size);
-/* Likewise of what nvcc leaves to be linked when it is loaded: fat binaries up to a NULL. Those of
- * machine code alone are left out; what they define is missing then, by its name. */
-CUresult sg_link_fatbins(const void *const *fatbins, char **ptx, size_t *length, char *log,
-                         size_t log_size);
-/* The part of libcudadevrt, as PTX, that `text` asks for; NULL: none. */
-const char *sg_link_library(const char *text);
 
 struct CUfunc_st {
     CUmodule module;

@@ -1,6 +1,6 @@
 # Tests of the soft GPU as a driver library: plain programs linked to it.
 if(TARGET gpupool_softgpu)
-  foreach(part context memory stream launch link texture)
+  foreach(part context memory stream launch fault link texture)
     add_executable(test_softgpu_${part} ${CMAKE_CURRENT_LIST_DIR}/test_softgpu_${part}.c)
     target_include_directories(test_softgpu_${part} SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
     target_link_libraries(test_softgpu_${part} PRIVATE
