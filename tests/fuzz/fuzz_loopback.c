@@ -17,6 +17,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "left_open.h"
 #include "loopback.h"
 
 #define MANY 4
@@ -168,30 +169,12 @@ static void ask(const uint8_t **at, size_t *left)
          (error == EINVAL && which[0] == WAITS && !connected));
 }
 
-static int lowest_free(void)
-{
-    int fd = dup(STDERR_FILENO);
-    close(fd);
-    return fd;
-}
-
-/* Something of an input has stayed open: not what a thread of the fuzzer's own opens for a moment. */
-static bool is_open(int before)
-{
-    for (int i = 0; i < 3; i++) {
-        if (lowest_free() <= before)
-            return false;
-        usleep(20000);
-    }
-    return true;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int before = lowest_free();
     for (int i = 0; i < PACKETS_MAX && size; i++)
         ask(&data, &size);
-    if (is_open(before))
+    if (left_open(before))
         abort();
     return 0;
 }

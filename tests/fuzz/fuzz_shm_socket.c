@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "left_open.h"
 #include "transport/shm_channel.h"
 #include "transport/shm_give.h"
 
@@ -130,24 +131,6 @@ static uint64_t send_next(struct input *in, int sock)
     return packet.id;
 }
 
-static int lowest_free(void)
-{
-    int fd = dup(STDERR_FILENO);
-    close(fd);
-    return fd;
-}
-
-/* Something of an input has stayed open: not what a thread of the fuzzer's own opens for a moment. */
-static bool is_open(int before)
-{
-    for (int i = 0; i < 3; i++) {
-        if (lowest_free() <= before)
-            return false;
-        usleep(20000);
-    }
-    return true;
-}
-
 /* What may have arrived is mapped, if it is memory, and every byte of it is there. */
 static void take_shares(struct gp_channel *ch, uint64_t id)
 {
@@ -182,7 +165,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tp->close(ch);
     tp->listener_close(l);
     close(ends[1]);
-    if (is_open(before))
+    if (left_open(before))
         abort(); /* something of it is open */
     return 0;
 }

@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "left_open.h"
 #include "transport/hex.h"
 #include "transport/tcp_channel.h"
 
@@ -213,24 +214,6 @@ static void client_hear(bool tls, const uint8_t *data, size_t size)
     close(ends[1]);
 }
 
-static int lowest_free(void)
-{
-    int fd = dup(STDERR_FILENO);
-    close(fd);
-    return fd;
-}
-
-/* Something of an input has stayed open: not what a thread of the fuzzer's own opens for a moment. */
-static bool is_open(int before)
-{
-    for (int i = 0; i < 3; i++) {
-        if (lowest_free() <= before)
-            return false;
-        usleep(20000);
-    }
-    return true;
-}
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc, (void)argv;
@@ -251,7 +234,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         client_hear(to == TO_CLIENT_TLS, data + 1, size - 1);
     else
         listener_hear(to, data + 1, size - 1);
-    if (is_open(before) || frames_used)
+    if (left_open(before) || frames_used)
         abort(); /* something of it is there */
     return 0;
 }
