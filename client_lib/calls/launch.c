@@ -237,16 +237,18 @@ static CUresult launch_packed(const struct launch *l, unsigned char *packed)
                                  l->k->bytes, l->attribute_count, packed, l->attributes);
 }
 
-/* What nearly all kernels have: a thread's stack may have no room for the most. */
+/* What nearly all kernels have: a thread's stack may have no room for the most. Each is a function of
+ * its own, so that the room of the one is not the other's. */
 #define FEW_PARAMETER_BYTES 1024
+#define ON_ITS_OWN __attribute__((noinline))
 
-static __attribute__((noinline)) CUresult launch_few(const struct launch *l)
+static ON_ITS_OWN CUresult launch_few(const struct launch *l)
 {
     unsigned char packed[FEW_PARAMETER_BYTES];
     return launch_packed(l, packed);
 }
 
-static __attribute__((noinline)) CUresult launch_many(const struct launch *l)
+static ON_ITS_OWN CUresult launch_many(const struct launch *l)
 {
     unsigned char packed[GP_PARAMETER_BYTES_MAX];
     return launch_packed(l, packed);

@@ -46,17 +46,25 @@ static uint32_t moved(const struct gp_look *l, const char *data, uint32_t but)
     return found;
 }
 
-static void read_again(const struct gp_look *l, char *data, uint32_t pair)
+static void swap_pair(char *data, uint32_t pair, uint64_t *other)
+{
+    uint64_t before;
+    memcpy(&before, data + pair, PAIR);
+    memcpy(data + pair, other, PAIR);
+    *other = before;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static uint64_t now_at(const struct gp_look *l, uint32_t pair)
 {
     uint32_t first = 0, i = 0;
     while (pair - first >= l->sizes[i])
         first += l->sizes[i++];
-    uint64_t now = pair_at((const char *)l->at[i] + (pair - first));
-    memcpy(data + pair, &now, PAIR);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return pair_at((const char *)l->at[i] + (pair - first));
 }
 
-/* All but one pair are the same twice, and that one is read in between. */
+/* All but one pair are the same twice, and that one is read in between. If they are not, it is put
+ * back: newer than what lies before it, it would be a flag without its data. */
 static bool is_still(const struct gp_look *l, char *data)
 {
     uint32_t pair = moved(l, data, NONE);
@@ -64,8 +72,12 @@ static bool is_still(const struct gp_look *l, char *data)
         return true;
     if (moved(l, data, pair) != NONE)
         return false;
-    read_again(l, data, pair);
-    return moved(l, data, pair) == NONE;
+    uint64_t other = now_at(l, pair);
+    swap_pair(data, pair, &other);
+    if (moved(l, data, pair) == NONE)
+        return true;
+    swap_pair(data, pair, &other);
+    return false;
 }
 
 bool gp_look_take(const struct gp_look *l, char *data)

@@ -56,14 +56,6 @@ static void wait_for_callbacks(void)
         pthread_cond_wait(&sg.progress, &sg.lock);
 }
 
-static bool any_alive(void)
-{
-    for (CUcontext c = sg.contexts; c; c = c->next)
-        if (c->alive)
-            return true;
-    return false;
-}
-
 void sg_context_end(CUcontext context)
 {
     __atomic_store_n(&context->cancel, 1, __ATOMIC_RELAXED); /* its kernels look at it */
@@ -80,8 +72,6 @@ void sg_context_end(CUcontext context)
     sg_references_made_release(context);
     sg_arrays_release(context);
     sg_memory_release_context(context);
-    if (!any_alive())
-        sg.fault = CUDA_SUCCESS;
 }
 
 CUresult sg_context_primary(struct sg_device *device, CUcontext *out)

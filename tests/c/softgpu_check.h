@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define EXPECT(wanted, call)                                                                       \
     do {                                                                                           \
@@ -58,6 +60,19 @@ static inline CUcontext softgpu_begin(void)
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
     return context;
+}
+
+/* A process of its own: a fault ends CUDA in the one that it is in, for good. What it exits with. */
+static inline int softgpu_apart(void (*part)(void))
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        part();
+        exit(0);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return WEXITSTATUS(status);
 }
 
 #endif

@@ -28,6 +28,7 @@ static struct {
 static struct {
     unsigned count;
     size_t pair[2];
+    unsigned pace; /* turns, at most, between two words */
     bool over;
 } writer;
 
@@ -55,8 +56,11 @@ static int tear_down(void **state)
 static void *counts(void *arg)
 {
     for (uint64_t n = 1; !__atomic_load_n(&writer.over, __ATOMIC_RELAXED); n++)
-        for (unsigned i = 0; i < writer.count; i++)
+        for (unsigned i = 0; i < writer.count; i++) {
             __atomic_store_n(&memory.there[writer.pair[i]], n, __ATOMIC_RELEASE);
+            for (volatile uint64_t turns = writer.pace ? n * 7919 % writer.pace : 0; turns; turns--)
+                ;
+        }
     return arg;
 }
 
@@ -124,12 +128,14 @@ static void nothing_comes_before_what_was_written_first(void **state)
 {
     (void)state;
     const size_t pairs[][2] = {{3, PAIRS + 9}, {PAIRS + 9, 3}, {5, 2000}, {2000, 5}, {40, 41}};
-    for (unsigned i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        first = pairs[i][0];
-        second = pairs[i][1];
+    for (unsigned i = 0; i < 2 * sizeof pairs / sizeof pairs[0]; i++) {
+        first = pairs[i / 2][0];
+        second = pairs[i / 2][1];
+        writer.pace = i % 2 ? 4000 : 0; /* or about as long as a look takes */
         memset(memory.there, 0, 2 * BYTES);
         look_often(2, first, second, in_order);
     }
+    writer.pace = 0;
 }
 
 static void a_word_makes_another_digest(void **state)

@@ -3,11 +3,14 @@
 
 #include "softgpu_check.h"
 
-static void sticky(CUfunction bad)
+static void sticky(void)
 {
     CUdeviceptr p;
-    CUcontext context, other, later;
-    OK(cuCtxGetCurrent(&context));
+    CUcontext context = softgpu_begin(), other, later;
+    CUmodule module;
+    CUfunction bad;
+    OK(cuModuleLoadData(&module, softgpu_ptx));
+    OK(cuModuleGetFunction(&bad, module, "bad"));
     OK(cuCtxCreate(&other, NULL, 0, 0));
     OK(cuCtxSetCurrent(context));
     OK(cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
@@ -21,11 +24,8 @@ static void sticky(CUfunction bad)
     OK(cuCtxSetCurrent(context));
     EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&p, 4));
     EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(NULL));
-    OK(cuDevicePrimaryCtxReset(0));
-    OK(cuDevicePrimaryCtxRetain(&context, 0));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemAlloc(&p, 4)); /* when the last context has gone, the next starts clean */
-    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxReset(0)); /* for the process's life, as on a card */
+    EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, cuDevicePrimaryCtxRetain(&context, 0));
 }
 
 /* Work that ends because its context does is nobody else's fault. */
@@ -33,11 +33,10 @@ static void ended_while_it_runs(void)
 {
     static const char ptx[] = ".version 7.5\n.target sm_75\n.address_size 64\n"
                               ".visible .entry forever()\n{\n$again:\n  bra $again;\n}\n";
-    CUcontext context, other;
+    CUcontext context = softgpu_begin(), other;
     CUmodule module;
     CUfunction forever;
     CUdeviceptr p;
-    OK(cuCtxGetCurrent(&context));
     OK(cuCtxCreate(&other, NULL, 0, 0));
     OK(cuModuleLoadData(&module, ptx));
     OK(cuModuleGetFunction(&forever, module, "forever"));
@@ -84,16 +83,18 @@ static void gone_under_a_graph(bool copies)
     OK(cuDevicePrimaryCtxReset(0));
 }
 
+static void gone_under_a_set(void)
+{
+    gone_under_a_graph(false);
+}
+
+static void gone_under_a_copy(void)
+{
+    gone_under_a_graph(true);
+}
+
 int main(void)
 {
-    CUmodule module;
-    CUfunction bad;
-    softgpu_begin();
-    OK(cuModuleLoadData(&module, softgpu_ptx));
-    OK(cuModuleGetFunction(&bad, module, "bad"));
-    ended_while_it_runs();
-    sticky(bad);
-    gone_under_a_graph(false);
-    gone_under_a_graph(true);
-    return 0;
+    return softgpu_apart(ended_while_it_runs) || softgpu_apart(sticky) ||
+           softgpu_apart(gone_under_a_set) || softgpu_apart(gone_under_a_copy);
 }

@@ -102,7 +102,7 @@ def test_a_copy_from_the_host_that_is_waited_for_costs_no_wait(
 def test_what_other_processes_see_is_waited_for(
     toolchain: Toolchain, server: PoolServer, transport: str
 ) -> None:
-    """They are told that it is there, by the program's own words, and read it over another worker."""
+    """They are told that it is there by the program itself, and read it over another worker."""
     binary = toolchain.driver_program("uploads")
     few = count_waits(server, transport, [str(binary), "4", "shared"])
     more = count_waits(server, transport, [str(binary), "14", "shared"])
