@@ -46,11 +46,11 @@ CONFIG = f"""
 [tenants.red]
 token = "token-of-red"
 memory = "{LIMIT_MIB}MiB"
-share = "10%"
+share = "5%"
 
 [tenants.blue]
 token = "token-of-blue"
-share = "90%"
+share = "95%"
 """
 
 PATIENCE = 60.0
