@@ -17,6 +17,7 @@ NAMES = frozenset(
         *(name for name in request_variables.VARIABLES if name.startswith(PREFIX)),
         "GPUPOOL_CONFIG",
         "GPUPOOL_CONTEXT",
+        "GPUPOOL_COPY_THREADS",
         "GPUPOOL_DRIVER_LIBRARY",
         "GPUPOOL_HOME",
         "GPUPOOL_INSECURE_PLAIN",
