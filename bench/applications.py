@@ -219,7 +219,9 @@ def copies(torch: Any, steps: int, report: Report) -> None:
             memory.copy_(there, non_blocking=True)
             torch.cuda.synchronize()
 
+        there.zero_()
         report.figures[f"{kind}_up_gb_s"] = 4 * n / median_ms(steps, up) / 1e6
+        memory.zero_()
         report.figures[f"{kind}_down_gb_s"] = 4 * n / median_ms(steps, down) / 1e6
         if not torch.equal(memory, torch.arange(n, dtype=torch.int32)):
             raise RuntimeError(f"what came back to {kind} memory is not what went out")

@@ -39,7 +39,8 @@ class Far:
     RuntimeError, with the reason, where the machine cannot have such a network.
     """
 
-    def __init__(self, program: Path, delay_us: int, driver: str) -> None:
+    def __init__(self, program: Path, delay_us: int, driver: str, lanes: str = "") -> None:
+        self._lanes = {"GPUPOOL_LANES": lanes} if lanes else {}
         self._link = subprocess.Popen(
             [str(program), str(delay_us)],
             stdin=subprocess.PIPE,
@@ -53,11 +54,15 @@ class Far:
             raise RuntimeError(self._link.stderr.read().strip())
         self._enter = ["nsenter", f"--net=/proc/{int(pid)}/ns/net"]
         listen = {"data-listen": f"tcp://{HERE}:*", "insecure-plain": ""}
-        self.server = PoolServer(driver, **listen)
+        self.server = PoolServer(driver, **listen, **({"tcp-lanes": lanes} if lanes else {}))
         self.server.url = self.server.url.replace("127.0.0.1", HERE)
 
     def __enter__(self) -> Far:
-        self.server.start()
+        try:
+            self.server.start()
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
@@ -66,8 +71,11 @@ class Far:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self.server.close()
         self._link.communicate(timeout=10)
 
     def run(self, command: list[str], limit: float) -> Result:
-        return self.server.run([*self._enter, *command], "tcp", limit)
+        return self.server.run([*self._enter, *command], "tcp", limit, **self._lanes)

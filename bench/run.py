@@ -277,7 +277,7 @@ def main() -> int:
             encrypting.start()
         bench = Bench(server, encrypting, not gpu, Path(scratch), given.lanes)
         if "far" in given.ways:
-            bench.far = ends.enter_context(Far(build_far(cache), given.far_us, driver))
+            bench.far = ends.enter_context(Far(build_far(cache), given.far_us, driver, given.lanes))
         measure(bench, given, sections, cache)
     save(out, device, bench)
     print(f"{device}\nmedian of {given.rounds} rounds; _us, _ms: time; _gb_s, _tflops: rate")

@@ -378,7 +378,8 @@ static bool gpu_awaited(struct gpc_session *s, const struct record *what, CUresu
 {
     uint64_t begin = gp_now_ns();
     bool may = what->number && may_end(s, what->page), at_once = may && record_is_over(what);
-    bool spins = may && !at_once && is_written(what->page) && gpc_spin_may(what->page->context);
+    CUcontext context = __atomic_load_n(&what->page->context, __ATOMIC_RELAXED);
+    bool spins = may && !at_once && is_written(what->page) && gpc_spin_may(context);
     bool over = at_once || (spins && gpc_spin(record_is_over, what, NULL));
     if (!over || !may_end(s, what->page))
         return false;

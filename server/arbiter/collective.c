@@ -5,8 +5,8 @@
  * which it has begun last, at the boards of all GPUs that it has, and is told the latest that another
  * worker of its tenant has: up to there it goes on for a moment (../worker/sharing/gate.c).
  *
- * What workers say is believed as little as it matters: it comes to their own tenant alone, whose
- * turn is charged for as long as it lasts.
+ * What workers say is believed as little as it matters: it makes their tenant a gang, which changes
+ * when it has its turns and not how much, and prolongs these by 4 ms, which are charged to it.
  */
 #include "arbiter_internal.h"
 

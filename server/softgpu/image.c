@@ -126,8 +126,9 @@ static CUresult from_header(const unsigned char *bytes, size_t size, uint32_t ne
         return CUDA_ERROR_INVALID_IMAGE;
     if (!found.payload) {
         snprintf(log, log_size,
-                 "the image has no PTX, which the soft GPU needs: compile with it, as in"
-                 " -gencode arch=compute_75,code=compute_75");
+                 "the image has no PTX%s, which the soft GPU needs: compile with it, as in"
+                 " -gencode arch=compute_75,code=compute_75",
+                 newest == NEWEST_SM ? " for GPUs that it can be linked for" : "");
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     return expand(&found, ptx, length);

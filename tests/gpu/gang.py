@@ -5,7 +5,8 @@
 The job's steps need both GPUs at once: `process` is one process on both (`gang_steps`), `ranks` one
 on each that sum gradients by NCCL, as data-parallel training does. Counted are the steps that it
 makes alone, then beside the tenants, and what these make, then alone. The job is a group with
-turns at the same time on both GPUs (`gang`), or not (`plain`). As a gang it has at least 0.45 of
+turns at the same time on both GPUs (`gang`), or nobody says so (`plain`: ranks are a gang all the
+same, as they sum by NCCL, and one process on both GPUs is not). As a gang it has at least 0.45 of
 its steps, and each neighbour 0.45 of its own. The exit code is 1 if not.
 
 For each it prints what each GPU's arbiter says of the time together: which part of it each tenant

@@ -40,17 +40,15 @@ MIB = 1 << 20
 #: Contexts of a large GPU take half a GiB, and up to 640 MiB are the driver's own for a second.
 LIMIT_MIB, BEYOND_MIB = 2048, 1024
 
-#: Of two that work at the same time the hardware gives each half: red's part must be far less, for
-#: nobody is ended for what is within his part.
 CONFIG = f"""
 [tenants.red]
 token = "token-of-red"
 memory = "{LIMIT_MIB}MiB"
-share = "5%"
+share = "50%"
 
 [tenants.blue]
 token = "token-of-blue"
-share = "95%"
+share = "50%"
 """
 
 PATIENCE = 60.0
