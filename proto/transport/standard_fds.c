@@ -10,7 +10,7 @@ void gp_standard_fds_hold(struct gp_standard_fds *f)
     int why = errno;
     f->count = 0;
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    while (fd >= 0 && fd <= STDERR_FILENO) {
+    while (fd >= 0 && fd <= STDERR_FILENO && f->count < sizeof f->held / sizeof f->held[0]) {
         gp_fd_note(&f->held[f->count++], fd);
         fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     }

@@ -40,8 +40,11 @@ void tcp_landing_begin(struct tcp_lanes *l, uint64_t number, size_t size,
 {
     struct lanes_slot *slot = &l->slot[number % LANES_SLOTS];
     pthread_mutex_lock(&l->landing.lock);
-    if (l->landing.ask && slot->asked != number + 1)
-        ask(l, slot, size, message);
+    if (slot->asked != number + 1) {
+        slot->landing = (struct gp_landing){NULL, 0, 0};
+        if (l->landing.ask)
+            ask(l, slot, size, message);
+    }
     slot->asked = number + 1;
     *where = l->landing.ask ? slot->landing : (struct gp_landing){NULL, 0, 0};
     l->landing.busy += where->size > 0;
@@ -80,11 +83,18 @@ int tcp_landing_finish(struct tcp_lanes *l, struct lanes_slot *slot, size_t size
     size_t known = slot->landing.begin < GP_MESSAGE_HEAD ? slot->landing.begin : GP_MESSAGE_HEAD;
     if (memcmp(slot->head, slot->block->bytes, known) != 0)
         return -EPROTO;
+    pthread_mutex_lock(&l->landing.lock);
+    bool grounded = l->landing.ask == NULL; /* a part of it may lie where it did not belong */
+    l->landing.busy += !grounded;
+    pthread_mutex_unlock(&l->landing.lock);
+    if (grounded)
+        return -EPIPE;
     for (unsigned i = 0; i < l->carry; i++) {
         struct stripe_piece piece = stripe_piece_of(size, i, l->carry);
         if (slot->fell[i])
             fallen_bring(slot, slot->fell[i], piece.begin + piece.size);
     }
+    tcp_landing_end(l);
     return 0;
 }
 

@@ -13,10 +13,9 @@
 #include "plan.h"
 #include "session.h"
 
-/* Answers under way at a time in a long copy, and pieces that movers then have at a time. */
-#define ASKED 8u
+/* Answers under way at a time in a long copy; and pieces that movers have at a time then. */
+#define WINDOW 8u
 #define MOVED 8u
-#define WINDOW (ASKED + MOVED)
 
 /* One piece of a long copy. */
 struct piece {
@@ -28,7 +27,6 @@ struct piece {
     } request;
     struct gp_rep_gp_dtoh reply;
     int slot; /* of the arena, or -1 */
-    int move; /* of it to where it belongs */
     char *to;
     uint32_t bytes;
 };
@@ -90,27 +88,47 @@ static CUresult piece_begin(const struct gpc_copy *c, struct piece *p, uint64_t 
     return r;
 }
 
-/* Wait for its answer. Bytes in the arena are moved from there, by movers if it is a long copy. */
-static CUresult piece_arrive(struct piece *p, bool is_long)
+/* Pieces that have come into the arena, and are on their way from there to where they belong. A
+ * thread's stack may be small, so there is little of each. */
+struct moving {
+    struct gpc_session *session;
+    struct {
+        int move, slot;
+    } of[MOVED];
+    size_t begun, finished;
+};
+
+static void moving_finish(struct moving *m)
+{
+    size_t i = m->finished++ % MOVED;
+    gpc_move_finish(m->of[i].move);
+    gpc_arena_give(m->session, (unsigned)m->of[i].slot);
+}
+
+static void moving_add(struct moving *m, const struct piece *p)
+{
+    if (m->begun - m->finished == MOVED)
+        moving_finish(m);
+    size_t i = m->begun++ % MOVED;
+    m->of[i].slot = p->slot;
+    m->of[i].move = gpc_move_begin(p->to, gpc_arena_slot(m->session, (unsigned)p->slot), p->bytes);
+}
+
+/* Wait for its answer. Bytes in the arena are moved from there, by movers (`m`) if it is a long copy. */
+static CUresult piece_finish(struct piece *p, struct moving *m)
 {
     struct gpc_session *s = p->call.route.session;
     CUresult r = gpc_call_finish(&p->call);
-    p->move = -1;
     if (p->slot < 0) /* what the answer left out would be whatever was there */
         return r == CUDA_SUCCESS && p->call.out[0].got != p->bytes ? CUDA_ERROR_UNKNOWN : r;
-    const void *from = gpc_arena_slot(s, (unsigned)p->slot);
-    if (r == CUDA_SUCCESS && is_long)
-        p->move = gpc_move_begin(p->to, from, p->bytes);
-    else if (r == CUDA_SUCCESS)
-        memcpy(p->to, from, p->bytes);
+    if (r == CUDA_SUCCESS && m != NULL) {
+        moving_add(m, p);
+        return r;
+    }
+    if (r == CUDA_SUCCESS)
+        memcpy(p->to, gpc_arena_slot(s, (unsigned)p->slot), p->bytes);
+    gpc_arena_give(s, (unsigned)p->slot);
     return r;
-}
-
-static void piece_finish(const struct piece *p)
-{
-    gpc_move_finish(p->move);
-    if (p->slot >= 0)
-        gpc_arena_give(p->call.route.session, (unsigned)p->slot);
 }
 
 /* What of a copy is still to be asked for: its rows, one after the other, in pieces. */
@@ -145,27 +163,28 @@ static CUresult read_pieces(struct gpc_copy *c, bool arena)
 {
     struct piece pieces[WINDOW];
     struct rest rest = {.copy = c, .rows = gpc_copy_rows_of(c), .arena = arena};
+    struct moving moving = {.session = c->on->session};
     const bool is_long = rest.rows.bytes >= GPC_MOVE_LEAST;
     CUresult first = CUDA_SUCCESS;
-    size_t begun = 0, arrived = 0, finished = 0;
+    size_t begun = 0, finished = 0;
     uint64_t last_seq = 0;
     for (;;) {
         bool more = rest.row < rest.rows.count && first == CUDA_SUCCESS;
-        if (more && begun - arrived < ASKED && begun - finished < WINDOW) {
+        if (more && begun - finished < WINDOW) {
             first = rest_begin(&rest, &pieces[begun % WINDOW]);
             begun += first == CUDA_SUCCESS;
-        } else if (arrived != begun && arrived - finished < MOVED) {
-            struct piece *p = &pieces[arrived++ % WINDOW];
-            last_seq = p->call.seq;
-            CUresult r = piece_arrive(p, is_long);
-            if (first == CUDA_SUCCESS)
-                first = r;
-        } else if (finished != arrived) {
-            piece_finish(&pieces[finished++ % WINDOW]);
-        } else {
-            break;
+            continue;
         }
+        if (finished == begun)
+            break;
+        struct piece *p = &pieces[finished++ % WINDOW];
+        last_seq = p->call.seq;
+        CUresult r = piece_finish(p, is_long ? &moving : NULL);
+        if (first == CUDA_SUCCESS)
+            first = r;
     }
+    while (moving.finished != moving.begun)
+        moving_finish(&moving);
     if (first == CUDA_SUCCESS)
         gpc_session_settle(c->on, last_seq);
     return first;

@@ -2,7 +2,7 @@
  * Waits that the GPU ends: behind the work it writes a number where the client looks. The answer
  * comes all the same, in its turn, and is what tells of errors. When it is due the worker reads from
  * the same number, and asks the driver nothing: who writes there, too, spoils the order of its own
- * answers and nothing else.
+ * answers, or has none, and nothing else.
  */
 #include "answer.h"
 #include "gpw_handlers.h"

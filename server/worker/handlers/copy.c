@@ -55,8 +55,12 @@ CUresult gpw_gp_array_upload(struct gpw_session *s, CUarray array, const struct 
     CUDA_MEMCPY3D box;
     if (!gpw_array_from_host(s, array, at, bytes, &box))
         return CUDA_ERROR_INVALID_VALUE;
-    box.srcHost = data;
-    return s->driver->cuMemcpy3DAsync_v2(&box, stream);
+    void *own;
+    if (!(box.srcHost = gpw_landing_bytes(s, data, bytes, &own)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = s->driver->cuMemcpy3DAsync_v2(&box, stream);
+    free(own);
+    return r;
 }
 
 /* --- from the device ------------------------------------------------------------- */

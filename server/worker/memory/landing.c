@@ -1,5 +1,8 @@
 #include "landing.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "budget.h"
 #include "green.h"
 #include "memory_internal.h"
@@ -26,6 +29,7 @@ static bool pinned(struct gpw_session *s, const void *begin)
         gpw_budget_give(s, GPW_USE_STAGING, GP_MESSAGE_MAX);
         return false;
     }
+    all->ever = true;
     struct gpw_landing *new = &all->at[all->count++];
     new->begin = begin;
     s->driver->cuCtxGetCurrent(&new->context);
@@ -53,6 +57,17 @@ static void read_by_gpu(struct gpw_session *s, void *message, CUresult result)
     s->transport->let_go(s->channel, message);
 }
 
+const void *gpw_landing_bytes(struct gpw_session *s, const void *data, uint32_t bytes, void **own)
+{
+    *own = NULL;
+    if (!s->memory->landings.ever ||
+        bytes < LEAST) /* so few come with the session's own connection */
+        return data;
+    if ((*own = malloc(bytes)) != NULL)
+        memcpy(*own, data, bytes);
+    return *own;
+}
+
 CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
                             const void *data)
 {
@@ -62,8 +77,12 @@ CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream str
     CUresult r = CUDA_SUCCESS;
     if (kept && pinned(s, begin))
         r = gpw_after_prepare(s, stream, read_by_gpu, begin, &after);
+    void *own = NULL;
+    const void *from = after ? data : gpw_landing_bytes(s, data, bytes, &own);
     if (r == CUDA_SUCCESS)
-        r = s->driver->cuMemcpyHtoDAsync_v2(dst, data, bytes, stream);
+        r = from ? s->driver->cuMemcpyHtoDAsync_v2(dst, from, bytes, stream)
+                 : CUDA_ERROR_OUT_OF_MEMORY;
+    free(own);
     if (after)
         r = gpw_after_submitted(s, after, stream, r);
     if (kept && (!after || r != CUDA_SUCCESS))

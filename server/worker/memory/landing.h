@@ -14,6 +14,7 @@
 /* Those that are pinned, in memory_internal.h. */
 struct gpw_landings {
     unsigned count;
+    bool ever; /* some memory of the channel's is pinned, or was and may still be */
     struct gpw_landing {
         const void *begin;
         CUcontext context; /* with whose end it is pinned no more */
@@ -23,6 +24,10 @@ struct gpw_landings {
 /* Copy bytes of the message at hand to the device; if they are long, from where they lie. */
 CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
                             const void *data);
+/* Where the driver is to copy bytes of the message at hand from that is not kept: it must have taken
+ * them over when it returns, which it has not from pinned memory, and the next message lies there.
+ * They themselves, or (`*own`, to be freed behind the call) a copy; NULL: no memory. */
+const void *gpw_landing_bytes(struct gpw_session *s, const void *data, uint32_t bytes, void **own);
 void gpw_landings_context_ended(struct gpw_session *s, CUcontext context);
 
 #endif
