@@ -129,10 +129,20 @@ static void wait_shared(const struct sg_op *op)
         nanosleep(&pause, NULL);
 }
 
+/* What is written for this thread now. */
+static _Thread_local uint32_t *written;
+
+void sg_op_tell_written(uint32_t *here)
+{
+    written = here;
+}
+
 static CUresult run_write(const struct sg_op *op)
 {
     if (!hold_value(op))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (written)
+        __atomic_store_n(written, 1, __ATOMIC_SEQ_CST);
     write_value(op);
     sg_address_let_go();
     return CUDA_SUCCESS;

@@ -139,9 +139,12 @@ static void run_unlocked(CUstream stream, const struct sg_op *op)
     if (sg.fault != CUDA_SUCCESS && !runs_after_error(op->kind))
         return;
     stream->running = op;
+    stream->written = 0;
     pthread_mutex_unlock(&sg.lock);
     sg_activity_enter(op, stream);
+    sg_op_tell_written(op->kind == SG_OP_WRITE_VALUE ? &stream->written : NULL);
     CUresult result = sg_op_run(op);
+    sg_op_tell_written(NULL);
     pthread_mutex_lock(&sg.lock);
     stream->running = NULL; /* finish() says so */
     if (result != CUDA_SUCCESS && sg.fault == CUDA_SUCCESS && !context->cancel)

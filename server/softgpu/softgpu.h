@@ -312,6 +312,8 @@ struct sg_op {
 struct sg_op *sg_op_new(enum sg_op_kind kind, CUcontext context); /* NULL: no memory */
 struct sg_op *sg_op_ref(struct sg_op *op);
 void sg_op_unref(struct sg_op *op); /* sg.lock is held */
+/* This thread's operations set it to 1 right before a value that they write can be seen; NULL: not. */
+void sg_op_tell_written(uint32_t *here);
 /* A value that is waited for or written, checked. */
 CUresult sg_value_op(CUcontext context, enum sg_op_kind kind, CUdeviceptr address, uint64_t value,
                      unsigned bytes, unsigned flags, struct sg_op **out);
@@ -366,6 +368,7 @@ struct CUstream_st {
     uint64_t submitted, done; /* sequence numbers */
     bool thread;              /* its thread is running */
     const struct sg_op *running;
+    uint32_t written;    /* it writes a value, which can be seen: it is over in no time */
     pthread_cond_t wake; /* of that thread */
     struct sg_capture *capture;
     struct sg_tips tips; /* what the next captured operation depends on */

@@ -56,6 +56,15 @@ static bool legacy_idle(CUcontext context)
     return true;
 }
 
+/* Whoever has seen what the last operation writes knows that the stream is done with it. */
+static void wait_for_written(CUstream stream)
+{
+    while (stream->done + 1 == stream->submitted && stream->running &&
+           stream->running->kind == SG_OP_WRITE_VALUE &&
+           __atomic_load_n(&stream->written, __ATOMIC_SEQ_CST))
+        pthread_cond_wait(&sg.progress, &sg.lock);
+}
+
 /* A capturing stream can be neither asked nor waited for. */
 static CUresult not_capturing(CUstream stream)
 {
@@ -71,7 +80,10 @@ CUresult cuStreamQuery(CUstream hStream)
     CUstream stream;
     SG_TRY(sg_stream_get(hStream, &stream));
     SG_TRY(not_capturing(stream));
+    stream->refs++; /* another thread may destroy it meanwhile */
+    wait_for_written(stream);
     bool idle = stream->is_legacy ? legacy_idle(stream->context) : sg_stream_idle(stream);
+    sg_stream_unref(stream);
     return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
