@@ -394,7 +394,7 @@ def size_of(size: tuple[int, int]) -> tuple[int, int]:
     return size[0] * MIB, size[1]
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 20), ("postgresql", 5)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 12), ("postgresql", 5)])
 def test_a_pool_is_always_as_its_model_says(
     kind: str, examples: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
