@@ -311,9 +311,8 @@ struct sg_op {
 };
 struct sg_op *sg_op_new(enum sg_op_kind kind, CUcontext context); /* NULL: no memory */
 struct sg_op *sg_op_ref(struct sg_op *op);
-void sg_op_unref(struct sg_op *op); /* sg.lock is held */
-/* This thread's operations set it to 1 right before a value that they write can be seen; NULL: not. */
-void sg_op_tell_written(uint32_t *here);
+void sg_op_unref(struct sg_op *op);      /* sg.lock is held */
+void sg_op_tell_written(uint32_t *here); /* 1 right before what this thread writes is seen */
 /* A value that is waited for or written, checked. */
 CUresult sg_value_op(CUcontext context, enum sg_op_kind kind, CUdeviceptr address, uint64_t value,
                      unsigned bytes, unsigned flags, struct sg_op **out);
