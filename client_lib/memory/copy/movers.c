@@ -1,16 +1,14 @@
 #include "movers.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "call.h"
+#include "futex.h"
 #include "transport/support.h"
 
 /* More would only wait for memory: four cores have most of what a socket gives. */
@@ -29,16 +27,6 @@ static struct move {
 static uint32_t queued;   /* counts what was; a futex */
 static uint32_t sleeping; /* movers that wait for it to change */
 
-static void futex_wait(uint32_t *word, uint32_t seen)
-{
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-}
-
-static void futex_wake_one(uint32_t *word)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
 static bool change(struct move *m, uint32_t from, uint32_t to)
 {
     return __atomic_compare_exchange_n(&m->state, &from, to, false, __ATOMIC_ACQ_REL,
@@ -53,7 +41,7 @@ static bool take_one(void)
             continue;
         memcpy(m->to, m->from, m->bytes);
         if (__atomic_exchange_n(&m->state, MOVE_DONE, __ATOMIC_ACQ_REL) == MOVE_AWAITED)
-            futex_wake_one(&m->state);
+            gpc_futex_wake(&m->state, 1);
         return true;
     }
     return false;
@@ -69,7 +57,7 @@ static void wait_for_more(uint32_t seen)
             continue;
         }
         __atomic_add_fetch(&sleeping, 1, __ATOMIC_SEQ_CST);
-        futex_wait(&queued, seen);
+        gpc_futex_wait(&queued, seen);
         __atomic_sub_fetch(&sleeping, 1, __ATOMIC_SEQ_CST);
         return;
     }
@@ -142,7 +130,7 @@ int gpc_move_begin(void *to, const void *from, size_t bytes)
     __atomic_store_n(&m->state, MOVE_QUEUED, __ATOMIC_RELEASE);
     __atomic_add_fetch(&queued, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&sleeping, __ATOMIC_SEQ_CST) > 0)
-        futex_wake_one(&queued);
+        gpc_futex_wake(&queued, 1);
     return (int)(m - moves);
 }
 
@@ -166,7 +154,7 @@ void gpc_move_finish(int move)
             gp_cpu_relax();
         if (change(m, MOVE_TAKEN, MOVE_AWAITED))
             while (!is_done(m))
-                futex_wait(&m->state, MOVE_AWAITED);
+                gpc_futex_wait(&m->state, MOVE_AWAITED);
     }
     __atomic_store_n(&m->state, MOVE_FREE, __ATOMIC_RELEASE);
 }

@@ -9,15 +9,13 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #include "fault_chain.h"
+#include "futex.h"
 #include "managed_internal.h"
 #include "session.h"
 #include "thread_local.h"
@@ -33,16 +31,6 @@ static struct slot {
 } slots[SLOTS];
 static uint32_t asked; /* counts requests; a futex */
 static uint32_t idle;  /* servers that look for one */
-
-static void futex_wait(uint32_t *word, uint32_t seen)
-{
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-}
-
-static void futex_wake(uint32_t *word, int count)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
-}
 
 static bool slot_change(struct slot *s, uint32_t from, uint32_t to)
 {
@@ -60,7 +48,7 @@ static void serve(struct slot *s)
         server_start(); /* without: the next touch waits for this one */
     bool ours = gpc_managed_touch(&s->touch);
     __atomic_store_n(&s->state, ours ? SLOT_OURS : SLOT_NOT_OURS, __ATOMIC_RELEASE);
-    futex_wake(&s->state, 1);
+    gpc_futex_wake(&s->state, 1);
     __atomic_add_fetch(&idle, 1, __ATOMIC_ACQ_REL);
 }
 
@@ -75,7 +63,7 @@ static void *server(void *arg)
                 any = true;
             }
         if (!any)
-            futex_wait(&asked, seen);
+            gpc_futex_wait(&asked, seen);
     }
     return arg;
 }
@@ -145,10 +133,10 @@ static bool ask(const struct gpc_touch *touch)
     s->touch = *touch;
     __atomic_store_n(&s->state, SLOT_ASKED, __ATOMIC_RELEASE);
     __atomic_add_fetch(&asked, 1, __ATOMIC_ACQ_REL);
-    futex_wake(&asked, INT_MAX);
+    gpc_futex_wake(&asked, INT_MAX);
     uint32_t now;
     while ((now = __atomic_load_n(&s->state, __ATOMIC_ACQUIRE)) < SLOT_OURS)
-        futex_wait(&s->state, now);
+        gpc_futex_wait(&s->state, now);
     __atomic_store_n(&s->state, SLOT_UNUSED, __ATOMIC_RELEASE);
     return now == SLOT_OURS;
 }
