@@ -26,6 +26,7 @@ struct gpc_route {
     uint64_t stream;             /* as it travels; 0: none yet */
     CUstream named;              /* the same as the application has it */
     CUdevice device;             /* the context's, -1 if there is none; of a call on a stream */
+    bool lends; /* what calls take along stays as it is until gpc_session_take_back */
 };
 
 /* The calling thread's context, and nothing named yet. */

@@ -302,9 +302,11 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     gpc_activity_sent(s, call->seq);
     if (wait && !waiting_list(s, call))
         r = -EPIPE;
+    /* what the managed memory is prepared for ends with the sending */
+    unsigned lent = call->route.lends && !managed ? GP_SEND_LENT : 0;
     if (r == 0)
         r = gpc_message_send(s, h, call->request_size, call->in, call->in_count,
-                             wait ? 0 : GP_SEND_LATER);
+                             lent | (wait ? 0 : GP_SEND_LATER));
     pthread_mutex_unlock(&s->submit_lock);
     if (managed)
         gpc_managed_after();
@@ -314,6 +316,18 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
         lose_sending(s, r);
     gpc_cancel_back(cancel);
     return r == 0 ? CUDA_SUCCESS : r == -EMSGSIZE ? CUDA_ERROR_INVALID_VALUE : gpc_session_gone(s);
+}
+
+CUresult gpc_session_take_back(struct gpc_session *s)
+{
+    if (!s->transport->take_back)
+        return CUDA_SUCCESS;
+    int cancel = gpc_cancel_off();
+    int r = s->transport->take_back(s->channel);
+    if (r != 0)
+        lose_sending(s, r);
+    gpc_cancel_back(cancel);
+    return r == 0 ? CUDA_SUCCESS : gpc_session_gone(s);
 }
 
 void gpc_session_context_gone(CUcontext context)

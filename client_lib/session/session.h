@@ -143,6 +143,8 @@ const struct gp_device_info *gpc_device_info(CUdevice device);
 bool gpc_session_shares(const struct gpc_session *s);
 /* The worker no longer has this context current: it has ended. */
 void gpc_session_context_gone(CUcontext context);
+/* Wait until the channel reads nothing more of what calls took along on a route that lends. */
+CUresult gpc_session_take_back(struct gpc_session *s);
 /* Act on what the worker has sent unasked so far, without waiting. */
 void gpc_session_poll(struct gpc_session *s);
 /* How many messages have been read so far. */

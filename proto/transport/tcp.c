@@ -166,13 +166,21 @@ static int note_gather(struct gp_channel *ch, uint32_t kind, size_t value)
     return 0;
 }
 
-/* The note goes first: the peer's lanes may be asleep, and have no room for a whole message. */
-static int long_send_striped(struct gp_channel *ch, const struct iovec *iov, int count, size_t size)
+/* The note goes while the lanes' threads begin. The peer's may be asleep until it comes, and have no
+ * room for a whole message: nobody waits for them before. */
+static int long_send_striped(struct gp_channel *ch, const struct iovec *iov, int count, size_t size,
+                             bool lent)
 {
-    int rc = note_gather(ch, STRIPE_NOTE_MESSAGE, size);
+    int rc = tcp_lanes_hand(ch->lanes, iov, count, size, &lent);
+    if (rc)
+        return rc;
+    rc = note_gather(ch, STRIPE_NOTE_MESSAGE, size);
     if (rc == 0)
         rc = gather_send(ch, INT64_MAX);
-    return rc ? rc : tcp_lanes_send(ch->lanes, iov, count, size);
+    if (rc) /* the lanes hear of it, and let go of the bytes */
+        tcp_channel_kill(ch, rc == -EBADF || rc == -EPROTO ? rc : -EPIPE);
+    int left = tcp_lanes_see_off(ch->lanes, lent && rc == 0);
+    return rc ? rc : left;
 }
 
 static int send_locked(struct gp_channel *ch, const struct iovec *iov, int count, size_t size,
@@ -183,7 +191,7 @@ static int send_locked(struct gp_channel *ch, const struct iovec *iov, int count
     size_t room = gp_batch_room(size);
     int rc = 0;
     if (size >= STRIPE_LEAST && ch->lanes && ch->lanes->carry > 0)
-        return long_send_striped(ch, iov, count, size);
+        return long_send_striped(ch, iov, count, size, flags & GP_SEND_LENT);
     if (ch->gather_used + room > GATHER_BYTES)
         rc = gather_send(ch, INT64_MAX);
     if (rc)
@@ -236,6 +244,30 @@ static int tcp_flush(struct gp_channel *ch)
         return send_result(ch, rc);
     gp_turnstile_enter(&ch->sending);
     rc = send_result(ch, gather_send(ch, INT64_MAX));
+    gp_turnstile_leave(&ch->sending);
+    return rc;
+}
+
+static uint64_t tcp_lent(const struct gp_channel *ch)
+{
+    return ch->lanes && !tcp_is_forked(ch) ? ch->lanes->sent : 0;
+}
+
+static uint64_t tcp_returned(const struct gp_channel *ch)
+{
+    return ch->lanes && !tcp_is_forked(ch) ? tcp_lanes_returned(ch->lanes) : 0;
+}
+
+static int tcp_take_back(struct gp_channel *ch)
+{
+    if (tcp_is_forked(ch))
+        return -EPIPE;
+    if (!ch->lanes)
+        return 0;
+    if (tcp_returned(ch) == tcp_lent(ch))
+        return send_result(ch, ch->lanes->send_rc);
+    gp_turnstile_enter(&ch->sending);
+    int rc = send_result(ch, tcp_lanes_see_off(ch->lanes, false));
     gp_turnstile_leave(&ch->sending);
     return rc;
 }
@@ -332,6 +364,8 @@ static void tcp_close(struct gp_channel *ch)
         return;
     }
     int64_t deadline = gp_deadline_us((int64_t)CLOSE_MS * 1000);
+    if (ch->lanes) /* what is lent is sent, or the caller has it back now */
+        tcp_lanes_empty(ch->lanes, deadline);
     tcp_lanes_end_opening(ch->lanes); /* it may have something for the keeper */
     tcp_keeper_stop(ch);
     gp_turnstile_enter(&ch->sending);
@@ -359,6 +393,9 @@ const struct gp_transport gp_transport_tcp = {
     .listener_close = tcp_listener_close,
     .connect = tcp_connect,
     .send = tcp_send,
+    .lent = tcp_lent,
+    .returned = tcp_returned,
+    .take_back = tcp_take_back,
     .flush = tcp_flush,
     .leave = tcp_leave,
     .relieve = tcp_relieve,

@@ -13,12 +13,16 @@ static bool ended(const struct tcp_lanes *l)
     return atomic_load(&l->stop) || dead == -EPROTO || dead == -EBADF;
 }
 
+static bool has_room(const struct tcp_lanes *l, uint64_t number)
+{
+    return number < l->taken + LANES_SLOTS;
+}
+
 /* Whether the lane carries, and there is room for a message that is due, or may be. */
 static bool may_read(const struct tcp_lane *lane, uint64_t number, bool ahead)
 {
     const struct tcp_lanes *l = lane->all;
-    return lane->number < l->carry && number < l->taken + LANES_SLOTS &&
-           (ahead || number < l->seen);
+    return lane->number < l->carry && has_room(l, number) && (ahead || number < l->seen);
 }
 
 /* Until it may read: 0, -ECANCELED. */
@@ -26,8 +30,12 @@ static int turn_wait(struct tcp_lane *lane, uint64_t number, bool ahead)
 {
     struct tcp_lanes *l = lane->all;
     pthread_mutex_lock(&l->lock);
-    while (!ended(l) && !may_read(lane, number, ahead))
+    while (!ended(l) && !may_read(lane, number, ahead)) {
+        bool idle = has_room(l, number);
+        l->idle += idle;
         pthread_cond_wait(&l->wake, &l->lock);
+        l->idle -= idle;
+    }
     pthread_mutex_unlock(&l->lock);
     return ended(l) ? -ECANCELED : 0;
 }

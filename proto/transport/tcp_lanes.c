@@ -71,6 +71,7 @@ static struct tcp_lanes *lanes_new(struct gp_channel *ch, unsigned wanted,
     condition_make(&l->wake);
     condition_make(&l->sends);
     condition_make(&l->arrived);
+    condition_make(&l->gone);
     pthread_mutex_init(&l->landing.lock, NULL);
     condition_make(&l->landing.over);
     for (unsigned i = 0; i < STRIPE_LANES_MAX; i++) {
@@ -177,7 +178,7 @@ static void opener_wait(struct tcp_lanes *l)
     int64_t until = gp_clock_ns() + OPENER_NS;
     pthread_mutex_lock(&l->lock);
     while (l->opening && gp_clock_ns() < until)
-        tcp_lanes_sleep(l, until);
+        tcp_lanes_sleep(l, &l->arrived, until);
     bool over = l->has_opener && !l->opening;
     pthread_mutex_unlock(&l->lock);
     if (!over)
@@ -189,6 +190,7 @@ static void opener_wait(struct tcp_lanes *l)
 void tcp_lanes_settle(struct tcp_lanes *l, int64_t deadline)
 {
     opener_wait(l);
+    tcp_lanes_empty(l, deadline);
     unsigned carry = l->carry;
     for (unsigned i = 0; i < carry; i++)
         tcp_socket_settle(&l->lane[i].socket, false, deadline);
@@ -214,6 +216,7 @@ void tcp_lanes_close(struct tcp_lanes *l, int64_t deadline, bool forked)
     pthread_cond_destroy(&l->wake);
     pthread_cond_destroy(&l->sends);
     pthread_cond_destroy(&l->arrived);
+    pthread_cond_destroy(&l->gone);
     pthread_cond_destroy(&l->landing.over);
     pthread_mutex_destroy(&l->landing.lock);
     pthread_mutex_destroy(&l->lock);
@@ -246,7 +249,8 @@ int tcp_lanes_noted(struct tcp_lanes *l, const struct stripe_note *note)
     if (note->kind == STRIPE_NOTE_MESSAGE) {
         rc = (l->accepts ? l->carry : l->agreed) > 0 ? 0 : -EPROTO;
         l->seen++;
-        pthread_cond_broadcast(&l->wake);
+        if (l->idle > 0)
+            pthread_cond_broadcast(&l->wake);
     } else if (l->accepts || l->agreed > 0 || note->value > l->wanted) {
         rc = -EPROTO;
     } else {
@@ -272,12 +276,15 @@ int tcp_lanes_take(struct tcp_lanes *l, size_t size, const void **message)
     return rc;
 }
 
+/* Readers without room are ahead by all slots: to wake them for each one that is free would take as
+ * long as a piece does. */
 void tcp_lanes_release(struct tcp_lanes *l)
 {
     atomic_store(&l->slot[l->taken % LANES_SLOTS].come, 0);
     pthread_mutex_lock(&l->lock);
     l->taken++;
-    pthread_cond_broadcast(&l->wake);
+    if (l->taken % (LANES_SLOTS / 2) == 0)
+        pthread_cond_broadcast(&l->wake);
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -298,10 +305,10 @@ void tcp_lanes_break(struct tcp_lanes *l, uint64_t number, int why)
     pthread_cond_broadcast(&l->wake);
 }
 
-void tcp_lanes_sleep(struct tcp_lanes *l, int64_t until)
+void tcp_lanes_sleep(struct tcp_lanes *l, pthread_cond_t *what, int64_t until)
 {
     struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    pthread_cond_timedwait(&l->arrived, &l->lock, &t);
+    pthread_cond_timedwait(what, &l->lock, &t);
 }
 
 /* The lanes of a peer whose own connection has ended have a while to bring what was sent. */
@@ -321,7 +328,7 @@ void tcp_lanes_wait(struct tcp_lanes *l, int64_t deadline)
     int64_t slice = gp_clock_ns() + SLICE_NS;
     pthread_mutex_lock(&l->lock);
     if (!message_came(l))
-        tcp_lanes_sleep(l, slice < deadline ? slice : deadline);
+        tcp_lanes_sleep(l, &l->arrived, slice < deadline ? slice : deadline);
     orphan_look(l);
     pthread_mutex_unlock(&l->lock);
 }

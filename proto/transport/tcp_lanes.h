@@ -5,7 +5,7 @@
  *   tcp_lanes.c        their life, and taking whole messages
  *   tcp_lane_open.c    a client's knocks behind its own, and a worker's door for them
  *   tcp_lane_read.c    a thread for each that reads pieces to where the message is lent from
- *   tcp_lane_send.c    sending pieces side by side
+ *   tcp_lane_send.c    a thread for each that sends pieces, side by side
  *   tcp_lane_land.c    where the bulk of messages goes
  *   tcp_lane_keep.c    the memory that messages lie in
  *
@@ -27,6 +27,10 @@
 #include "transport/tcp_stripe.h"
 #include "transport/tcp_tls.h"
 
+/* Messages that may be handed to the lanes before the first of them has left. */
+#define LANES_AHEAD 4u
+/* What of a message that is lent is copied: all but its longest piece. */
+#define LANES_SMALL 512u
 /* Whole messages that may lie on this side before they are taken, and that may be kept behind it. */
 #define LANES_SLOTS 4u
 #define LANES_KEPT 12u
@@ -41,11 +45,20 @@ struct tcp_lane {
     bool has_reader, has_sender;
     bool sealed_left; /* its reader's: TLS may have more of what has come */
 
-    /* What is to be sent: of the sending thread until `due`, then of the lane's sender. */
-    _Atomic bool due;
+    _Atomic uint64_t left; /* messages whose piece it does not read any more */
+};
+
+/* A lane's piece of a message that is to be sent. */
+struct lanes_piece {
     struct stripe_opening opening;
     struct iovec list[GP_GATHER_MAX + 1];
     int count;
+};
+
+/* A message that is handed to the lanes: their senders' until all have let it leave. */
+struct lanes_handed {
+    struct lanes_piece piece[STRIPE_LANES_MAX];
+    unsigned char small[LANES_SMALL];
 };
 
 /* Memory for a message: of a slot, kept, or spare. */
@@ -74,7 +87,8 @@ struct tcp_lanes {
     pthread_mutex_t lock;
     pthread_cond_t wake;    /* of readers */
     pthread_cond_t sends;   /* of senders */
-    pthread_cond_t arrived; /* of who waits for a message, or for its being sent */
+    pthread_cond_t arrived; /* of who waits for a message */
+    pthread_cond_t gone;    /* of who waits for one to leave */
     _Atomic bool stop;
 
     /* How they come to be: under the lock. */
@@ -93,6 +107,7 @@ struct tcp_lanes {
     struct lanes_block block[LANES_BLOCKS];
     int64_t orphan_ns;    /* since when the channel's own connection is seen to have ended */
     uint64_t seen, taken; /* messages noted, and given back: under the lock */
+    unsigned idle;        /* readers that sleep until one is noted: under the lock */
     /* A lane brings nothing more: the first message of which a piece is missing, and why. */
     _Atomic uint64_t broken_at;
     _Atomic int broken;
@@ -106,9 +121,10 @@ struct tcp_lanes {
     } landing;
 
     /* Sending: under the channel's sending lock. */
-    uint64_t sent;
+    _Atomic uint64_t sent; /* messages that were handed to the lanes */
+    struct lanes_handed handed[LANES_AHEAD];
     bool senders;
-    _Atomic unsigned working;
+    _Atomic unsigned awaited; /* somebody sleeps until one has left */
     _Atomic int send_rc;
 };
 
@@ -138,8 +154,17 @@ void tcp_lanes_ground(struct tcp_lanes *l);
 /* Sleep until it may be there, never for long. */
 void tcp_lanes_wait(struct tcp_lanes *l, int64_t deadline);
 
-/* With the sending lock, behind the note: 0, -EPIPE, -EBADF, -EPROTO. */
-int tcp_lanes_send(struct tcp_lanes *l, const struct iovec *iov, int count, size_t size);
+/* With the sending lock: hand a message to the lanes. `*lent`: its longest piece stays as it is; it
+ * is set to whether that is enough. */
+int tcp_lanes_hand(struct tcp_lanes *l, const struct iovec *iov, int count, size_t size,
+                   bool *lent);
+/* With the sending lock, behind the message's note: send what no thread does, and wait for the rest
+ * unless it is lent: 0, -EPIPE, -EBADF, -EPROTO. */
+int tcp_lanes_see_off(struct tcp_lanes *l, bool lent);
+/* Messages that no lane reads any more. */
+uint64_t tcp_lanes_returned(const struct tcp_lanes *l);
+/* Wait until all that were handed out have left; at the latest at the deadline. */
+void tcp_lanes_empty(struct tcp_lanes *l, int64_t deadline);
 
 /* Wait until the peer's kernel has what was sent. */
 void tcp_lanes_settle(struct tcp_lanes *l, int64_t deadline);
@@ -155,8 +180,8 @@ int tcp_lanes_dial(struct tcp_lanes *l, int fd);
 int tcp_lanes_agree(struct tcp_lanes *l);
 /* With the lock: from this message on a lane brings nothing. */
 void tcp_lanes_break(struct tcp_lanes *l, uint64_t number, int why);
-/* With the lock: wait for `arrived`. */
-void tcp_lanes_sleep(struct tcp_lanes *l, int64_t until);
+/* With the lock: wait for `arrived` or `gone`. */
+void tcp_lanes_sleep(struct tcp_lanes *l, pthread_cond_t *what, int64_t until);
 int tcp_lanes_prepare(struct tcp_lanes *l, unsigned lanes);
 /* tcp_lane_land.c: by a lane that has read the opening of a piece; `where` has size 0 if the message
  * is lent, else an end must follow. */

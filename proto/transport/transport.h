@@ -28,7 +28,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define GP_TRANSPORT_ABI 4u
+#define GP_TRANSPORT_ABI 5u
 
 struct gp_error {
     char text[320];
@@ -43,6 +43,9 @@ enum gp_send_flags {
     /* More is coming soon: the message may wait in the channel until `flush`,
      * a send without this flag, a full batch, or 100 us, whichever is first. */
     GP_SEND_LATER = 1u << 0,
+    /* The longest piece of the list stays as it is until `returned` counts the message, so the
+     * channel need not take its bytes over before `send` returns, unless with an error. */
+    GP_SEND_LENT = 1u << 1,
 };
 
 /* See `relieve`. True: something was received. */
@@ -110,6 +113,13 @@ struct gp_transport {
      * taken over before it returns. Blocks while the peer is slow and the
      * channel is full; -EPIPE if the peer dies meanwhile. */
     int (*send)(struct gp_channel *ch, const struct iovec *iov, int count, unsigned flags);
+    /* How many messages were sent so far that the channel may go on reading, and how many of these,
+     * in the order in which they were sent, it does not read any more. From any thread. NULL where
+     * a send always takes everything over. */
+    uint64_t (*lent)(const struct gp_channel *ch);
+    uint64_t (*returned)(const struct gp_channel *ch);
+    /* Wait until all are returned, also after an error, which is `send`'s. NULL with those. */
+    int (*take_back)(struct gp_channel *ch);
     /* Send what waits because of GP_SEND_LATER. -EPIPE if the peer is known to be gone,
      * also when there is nothing to send: who does not receive for long may ask so. */
     int (*flush)(struct gp_channel *ch);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "later.h"
+#include "loop.h"
 #include "memory_internal.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -177,6 +178,61 @@ static void many_copies_wait_for_each_other(void **state)
 }
 
 /* What a stream waits for may come behind the copy: then more is taken, though not for ever. */
+static struct {
+    uint64_t lent, returned;
+} channel;
+
+static uint64_t fake_lent(const struct gp_channel *ch)
+{
+    assert_null(ch);
+    return channel.lent;
+}
+
+static uint64_t fake_returned(const struct gp_channel *ch)
+{
+    assert_null(ch);
+    return channel.returned;
+}
+
+/* Each comes back with the message that it was sent with, and not before. */
+static void what_is_lent_comes_back_when_the_channel_returns_it(void **state)
+{
+    static const struct gp_transport lends = {.lent = fake_lent, .returned = fake_returned};
+    (void)state;
+    session.transport = &lends;
+    assert_int_equal(take_all(3), 3);
+    for (unsigned i = 0; i < 3; i++) {
+        channel.lent = 8 + i;
+        channel.returned = 7;
+        gpw_staging_leave(&session, pieces[i]);
+    }
+    for (unsigned i = 3; i > 0; i--) {
+        assert_int_equal(memory.staging.used, i);
+        gpw_waits_poll(&session);
+        assert_int_equal(memory.staging.used, i);
+        channel.returned++;
+        gpw_waits_poll(&session);
+    }
+    assert_int_equal(memory.staging.used, 0);
+    assert_null(session.waits);
+}
+
+/* It is back already, or the channel never lends. */
+static void what_is_not_lent_is_back_at_once(void **state)
+{
+    static const struct gp_transport lends = {.lent = fake_lent, .returned = fake_returned};
+    static const struct gp_transport never = {.name = "never"};
+    (void)state;
+    channel.lent = channel.returned = 9;
+    assert_int_equal(take_all(2), 2);
+    session.transport = &lends;
+    gpw_staging_leave(&session, pieces[0]);
+    session.transport = &never;
+    gpw_staging_leave(&session, pieces[1]);
+    assert_int_equal(memory.staging.used, 0);
+    assert_null(session.waits);
+}
+
 static void a_wait_that_cannot_end_is_given_up(void **state)
 {
     (void)state;
@@ -207,6 +263,8 @@ int main(void)
         TEST(nobody_waits_where_nothing_comes_back),
         TEST(many_copies_wait_for_each_other),
         TEST(a_wait_that_cannot_end_is_given_up),
+        TEST(what_is_lent_comes_back_when_the_channel_returns_it),
+        TEST(what_is_not_lent_is_back_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

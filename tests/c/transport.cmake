@@ -64,7 +64,7 @@ add_test(NAME transport_tcp_handed COMMAND test_transport_tcp_handed)
 set_tests_properties(transport_tcp_handed PROPERTIES
   TIMEOUT 60 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
 
-foreach(name keep land lanes lane_peers)
+foreach(name keep land lanes lane_peers lent)
   add_executable(test_transport_tcp_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_tcp_${name}.c
     ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/tcp_frames.c
     ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/tcp_stripe.c)

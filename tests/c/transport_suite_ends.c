@@ -20,7 +20,7 @@ static unsigned char pattern(uint64_t n, size_t i)
     return (unsigned char)(n * 131 + i * 7 + (i >> 8));
 }
 
-static void message_fill(unsigned char *at, uint64_t n, size_t size)
+void message_fill(unsigned char *at, uint64_t n, size_t size)
 {
     memcpy(at, &n, sizeof n);
     for (size_t i = sizeof n; i < size; i++)

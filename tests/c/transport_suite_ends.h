@@ -39,6 +39,8 @@ void ends_close(struct ends *e);
 
 /* Sizes that meet every edge: 16, not a multiple of 8, batch-sized, largest. */
 size_t message_size(uint64_t n);
+/* The bytes of message `n`. */
+void message_fill(unsigned char *at, uint64_t n, size_t size);
 /* Whether these are the bytes of message `n`. */
 bool message_is(const void *message, uint64_t n, size_t size);
 int send_bytes(struct gp_channel *ch, const void *bytes, size_t size, unsigned flags);

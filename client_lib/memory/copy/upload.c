@@ -1,6 +1,7 @@
 /*
  * From host memory that the GPU's host does not have: the bytes are taken over before the
- * call returns, into slots of the arena or into messages, and nobody waits for an answer.
+ * call returns, into slots of the arena or into messages, and nobody waits for an answer. Messages
+ * are lent to the channel meanwhile, so that several can be sent side by side.
  */
 #include <string.h>
 
@@ -126,8 +127,14 @@ static CUresult upload(struct gpc_copy *c,
         r = gpc_wire_cuStreamSynchronize_on(c->on, c->stream);
     if (c->src.known && r == CUDA_SUCCESS)
         r = gpc_pinned_settle((const void *)(uintptr_t)c->src.at, c->src.span.bytes);
+    if (r != CUDA_SUCCESS)
+        return r;
+    c->on->lends = true;
+    r = gpc_copy_rows(c, row);
+    c->on->lends = false;
+    CUresult back = gpc_session_take_back(c->on->session);
     if (r == CUDA_SUCCESS)
-        r = gpc_copy_rows(c, row);
+        r = back;
     if (r == CUDA_SUCCESS)
         gpc_session_note_upload(c->on, c->messages);
     return r;

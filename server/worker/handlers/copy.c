@@ -55,12 +55,9 @@ CUresult gpw_gp_array_upload(struct gpw_session *s, CUarray array, const struct 
     CUDA_MEMCPY3D box;
     if (!gpw_array_from_host(s, array, at, bytes, &box))
         return CUDA_ERROR_INVALID_VALUE;
-    void *own;
-    if (!(box.srcHost = gpw_landing_bytes(s, data, bytes, &own)))
+    if (!(box.srcHost = gpw_landing_bytes(s, data, bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult r = s->driver->cuMemcpy3DAsync_v2(&box, stream);
-    free(own);
-    return r;
+    return s->driver->cuMemcpy3DAsync_v2(&box, stream);
 }
 
 /* --- from the device ------------------------------------------------------------- */
@@ -103,8 +100,10 @@ struct dtoh {
 static void dtoh_done(struct gpw_session *s, void *arg, CUresult result)
 {
     struct dtoh *d = arg;
+    s->lends = d->staging->memory;
     d->answer(s, d->token, result, d->staging->memory, result == CUDA_SUCCESS ? d->bytes : 0);
-    gpw_staging_give(s, d->staging);
+    s->lends = NULL;
+    gpw_staging_leave(s, d->staging);
     free(d);
 }
 
@@ -161,9 +160,11 @@ struct pinned_read {
 static void pinned_read_done(struct gpw_session *s, void *arg, CUresult result)
 {
     struct pinned_read *p = arg;
+    s->lends = p->staging->memory;
     gpw_notify_gp_pinned_data(s, p->cookie, p->offset, result == CUDA_SUCCESS ? p->bytes : 0,
                               p->last, p->staging->memory);
-    gpw_staging_give(s, p->staging);
+    s->lends = NULL;
+    gpw_staging_leave(s, p->staging);
     free(p);
 }
 

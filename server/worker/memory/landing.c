@@ -57,15 +57,14 @@ static void read_by_gpu(struct gpw_session *s, void *message, CUresult result)
     s->transport->let_go(s->channel, message);
 }
 
-const void *gpw_landing_bytes(struct gpw_session *s, const void *data, uint32_t bytes, void **own)
+const void *gpw_landing_bytes(struct gpw_session *s, const void *data, uint32_t bytes)
 {
-    *own = NULL;
-    if (!s->memory->landings.ever ||
-        bytes < LEAST) /* so few come with the session's own connection */
+    struct gpw_landings *all = &s->memory->landings;
+    if (!all->ever || bytes < LEAST) /* so few come with the session's own connection */
         return data;
-    if ((*own = malloc(bytes)) != NULL)
-        memcpy(*own, data, bytes);
-    return *own;
+    if (!all->own && !(all->own = malloc(GP_MESSAGE_MAX)))
+        return NULL;
+    return memcpy(all->own, data, bytes);
 }
 
 CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
@@ -77,12 +76,10 @@ CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream str
     CUresult r = CUDA_SUCCESS;
     if (kept && pinned(s, begin))
         r = gpw_after_prepare(s, stream, read_by_gpu, begin, &after);
-    void *own = NULL;
-    const void *from = after ? data : gpw_landing_bytes(s, data, bytes, &own);
+    const void *from = after ? data : gpw_landing_bytes(s, data, bytes);
     if (r == CUDA_SUCCESS)
         r = from ? s->driver->cuMemcpyHtoDAsync_v2(dst, from, bytes, stream)
                  : CUDA_ERROR_OUT_OF_MEMORY;
-    free(own);
     if (after)
         r = gpw_after_submitted(s, after, stream, r);
     if (kept && (!after || r != CUDA_SUCCESS))

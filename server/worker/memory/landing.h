@@ -15,6 +15,8 @@
 struct gpw_landings {
     unsigned count;
     bool ever; /* some memory of the channel's is pinned, or was and may still be */
+    void *
+        own; /* a message's bytes, not pinned, that what is not kept is copied to; NULL: not yet needed */
     struct gpw_landing {
         const void *begin;
         CUcontext context; /* with whose end it is pinned no more */
@@ -26,8 +28,8 @@ CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream str
                             const void *data);
 /* Where the driver is to copy bytes of the message at hand from that is not kept: it must have taken
  * them over when it returns, which it has not from pinned memory, and the next message lies there.
- * They themselves, or (`*own`, to be freed behind the call) a copy; NULL: no memory. */
-const void *gpw_landing_bytes(struct gpw_session *s, const void *data, uint32_t bytes, void **own);
+ * They themselves, or a copy that is there until the next one; NULL: no memory. */
+const void *gpw_landing_bytes(struct gpw_session *s, const void *data, uint32_t bytes);
 void gpw_landings_context_ended(struct gpw_session *s, CUcontext context);
 
 #endif

@@ -117,6 +117,42 @@ void gpw_staging_give(struct gpw_session *s, struct gpw_staging *piece)
     pool->free = piece;
 }
 
+static struct gpw_staging *leaving_piece(struct gpw_wait *w)
+{
+    return (struct gpw_staging *)((char *)w - offsetof(struct gpw_staging, leaving));
+}
+
+static bool leaving_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    return s->transport->returned(s->channel) >= leaving_piece(w)->number;
+}
+
+static bool leaving_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    gpw_staging_give(s, leaving_piece(w));
+    return true;
+}
+
+/* The channel may read it until it is closed. */
+static void leaving_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s;
+    (void)w;
+}
+
+void gpw_staging_leave(struct gpw_session *s, struct gpw_staging *piece)
+{
+    piece->number = s->transport->lent ? s->transport->lent(s->channel) : 0;
+    piece->leaving = (struct gpw_wait){.what = "bytes that are being sent",
+                                       .ready = leaving_ready,
+                                       .poll = leaving_poll,
+                                       .cancel = leaving_cancel};
+    if (piece->number == 0 || leaving_ready(s, &piece->leaving))
+        gpw_staging_give(s, piece);
+    else
+        gpw_wait_add(s, &piece->leaving);
+}
+
 bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns)
 {
     struct gpw_staging_pool *pool = pool_of(s);

@@ -13,6 +13,9 @@ struct gpw_staging {
     void *memory;
     CUcontext context; /* with whose end it is pinned no more */
     bool ended;
+    /* Sent, and not yet returned by the channel. */
+    struct gpw_wait leaving;
+    uint64_t number; /* of the last message lent by then */
 };
 
 /* What a session's staging holds, in memory_internal.h. */
@@ -28,6 +31,8 @@ void gpw_staging_prepare(struct gpw_session *s);
 /* NULL when there is no memory for one more. */
 struct gpw_staging *gpw_staging_take(struct gpw_session *s);
 void gpw_staging_give(struct gpw_session *s, struct gpw_staging *piece);
+/* Give it back once the channel has it no more: `s->lends` was its memory when it was sent. */
+void gpw_staging_leave(struct gpw_session *s, struct gpw_staging *piece);
 /* Whether a message may be handled now: one that takes a piece when none is left waits
  * until one comes back. `held_ns`: for how long it has waited. Not while streams are blocked:
  * then what it waits for may come as a message behind it. */

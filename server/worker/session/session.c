@@ -56,6 +56,9 @@ int gpw_session_send(struct gpw_session *s, struct gpw_message *m)
     }
     m->head->size = (uint32_t)total;
     unsigned flags = m->flags | (s->more_to_say ? GP_SEND_LATER : 0);
+    for (unsigned i = 0; i < m->count; i++)
+        if (s->lends && m->tails[i].iov_base == s->lends)
+            flags |= GP_SEND_LENT;
     int r = s->transport->send(s->channel, iov, pieces, flags);
     s->said_later = s->more_to_say;
     if (r != 0)
