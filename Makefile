@@ -210,6 +210,7 @@ test-gpu: build $(VENV)/.test
 	  $(PY) tests/gpu/gang.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/visible.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/mapped_delay.py || failed=1; \
+	  $(PY) tests/gpu/copy_threads.py || failed=1; \
 	  $(PY) tests/gpu/mig.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
 
