@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
-#include <unistd.h>
 
 #include "arbiter_internal.h"
 
@@ -55,12 +55,28 @@ static uint64_t now;
 
 static int rings; /* of the liar's bell, that the arbiter is to hear */
 
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
 uint64_t gp_board_now(void)
 {
     return now += 1000;
 }
 
 /* --- what the system does for an arbiter ------------------------------------------------- */
+
+/* What is opened is counted. */
+#define DESCRIPTOR 1000
+static int open_now;
+
+static int opened(void)
+{
+    open_now++;
+    return DESCRIPTOR;
+}
 
 int __wrap_epoll_wait(int epoll, struct epoll_event *events, int most, int timeout_ms);
 int __wrap_epoll_wait(int epoll, struct epoll_event *events, int most, int timeout_ms)
@@ -87,10 +103,39 @@ int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *to, struc
     return 0;
 }
 
+int __wrap_epoll_create1(int flags);
+int __wrap_epoll_create1(int flags)
+{
+    (void)flags;
+    return opened();
+}
+
+int __wrap_timerfd_create(int clock, int flags);
+int __wrap_timerfd_create(int clock, int flags)
+{
+    (void)clock, (void)flags;
+    return opened();
+}
+
+/* A wake-up, or a descriptor of a worker's process. */
+long __wrap_syscall(long number, ...);
+long __wrap_syscall(long number, ...)
+{
+    return number == SYS_pidfd_open ? opened() : 0;
+}
+
+int __wrap_close(int fd);
+int __wrap_close(int fd)
+{
+    require(fd == DESCRIPTOR && open_now > 0);
+    open_now--;
+    return 0;
+}
+
 int gp_page_make(int *page_fd, int *bell_fd)
 {
-    *page_fd = dup(STDERR_FILENO);
-    *bell_fd = dup(STDERR_FILENO);
+    *page_fd = opened();
+    *bell_fd = opened();
     return 0;
 }
 
@@ -107,12 +152,6 @@ void gp_page_unmap(struct gp_page *page)
 }
 
 /* --- the game ---------------------------------------------------------------------------- */
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static int command(struct gp_arbiter *a, const char *line)
 {
@@ -151,7 +190,7 @@ static void start(struct game *g)
         require(set_limit(g, who, 64 * MIB, false) == 0);
         require(gp_arbiter_join(g->a, names[who], &page, &bell) == (int)who);
     }
-    require(gp_arbiter_started(g->a, LIAR, getpid()) == 0);
+    require(gp_arbiter_started(g->a, LIAR, 2) == 0);
 }
 
 /* What is in use refuses a lower limit, unless that is forced: then nothing comes to it. */
@@ -277,5 +316,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     look(&g);
     require(gp_board_describe(g.a->board, text, sizeof text) > 0);
     gp_arbiter_free(g.a);
+    require(open_now == 0);
     return 0;
 }
