@@ -152,6 +152,8 @@ static void take_over(struct gp_arbiter *a, int member)
     s->asked = GP_PAGE_LOAD(p->answered);
     s->rang = true;
     s->launches = GP_PAGE_LOAD(p->launches);
+    if (GP_PAGE_LOAD(p->runs) & 1) /* its turn was another arbiter's to give */
+        a->board->members[member].late = 1;
     s->bytes_copied = GP_PAGE_LOAD(p->bytes_copied);
     for (int way = 0; way < GP_BOARD_WAYS; way++) {
         s->copied[way] = GP_PAGE_LOAD(p->copied[way]);

@@ -103,8 +103,9 @@ int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int ro
 /* JSON of everything: {"gpu": {policy, max_inst, prio_ratio, hardware, memory_total},
  * "tenants": [{name, grant's and usage's fields}], "processes": [{pid, tenant (its
  * name), memory_used, memory_given, questions, slice_us, busy_ns, overdue, late (it is still at
- * the work for which it lost its turn), fault}], "now_ns"}. Returns its length as snprintf does;
- * -ENOMEM. */
+ * work for which it lost its turn, or needed none), unseen (it says that work of it may go on
+ * outside of its turns; null: it does not say), fault}], "now_ns"}. Returns its length as snprintf
+ * does; -ENOMEM. */
 int gp_board_describe(struct gp_board *b, char *out, int size);
 
 /* --- a member: a worker, as its page says and its requests ask (page.h) ------------- */

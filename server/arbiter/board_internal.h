@@ -58,6 +58,7 @@ struct member_slot {
     const char *fault; /* what it has done that no worker of ours does; NULL: nothing */
     uint32_t busy;
     uint32_t beside; /* it was let in without having the turn */
+    uint32_t sight;  /* enum gp_page_sight, as it says */
 };
 
 struct gp_board {

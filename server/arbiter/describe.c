@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "board_internal.h"
+#include "page.h"
 
 struct text {
     char *out;
@@ -46,6 +47,14 @@ static void say_tenant(struct text *t, const struct gp_board_tenant *x)
         (unsigned long long)u->host_used, u->members, u->entitled, u->parts);
 }
 
+/* One that has never asked for anything has let nothing in, and is of no release. */
+static const char *unseen_of(const struct member_slot *m)
+{
+    if (m->sight == GP_PAGE_UNSAID && m->questions)
+        return "null";
+    return m->sight == GP_PAGE_LOST ? "true" : "false";
+}
+
 static void say_processes(struct text *t, struct gp_board *f)
 {
     const char *comma = "";
@@ -56,11 +65,12 @@ static void say_processes(struct text *t, struct gp_board *f)
         say(t,
             "%s{\"pid\": %d, \"tenant\": \"%s\", \"memory_used\": %llu, \"memory_given\": %llu, "
             "\"questions\": %llu, \"slice_us\": %llu, \"busy_ns\": %llu, \"overdue\": %u, "
-            "\"late\": %s, \"fault\": \"%s\"}",
+            "\"late\": %s, \"unseen\": %s, \"fault\": \"%s\"}",
             comma, m->pid, gp_board_tenant_of(f, m)->name, (unsigned long long)m->memory_used,
             (unsigned long long)m->memory_given, (unsigned long long)m->questions,
             (unsigned long long)m->slice_us, (unsigned long long)m->busy_ns, m->overdue,
-            m->late ? "true" : "false", m->fault ? m->fault : "");
+            m->late || (m->busy && m->beside) ? "true" : "false", unseen_of(m),
+            m->fault ? m->fault : "");
         comma = ", ";
     }
 }

@@ -39,6 +39,13 @@ enum gp_page_flag {
     GP_PAGE_WAITS = 128,   /* it is counted as one that waits */
 };
 
+/* Whether a worker sees the end of all that it has put on the GPU. */
+enum gp_page_sight {
+    GP_PAGE_UNSAID, /* it is of an earlier release, or no worker of ours */
+    GP_PAGE_SEES,
+    GP_PAGE_LOST, /* it has given a turn back, or had none, with work there that it did not see end */
+};
+
 /* No memory of anything is so much. */
 #define GP_PAGE_MEMORY_MOST GP_BOARD_MEMORY_MOST
 
@@ -48,7 +55,7 @@ struct gp_page {
     uint32_t op; /* enum gp_page_op */
     uint64_t a, b;
     uint32_t runs; /* odd: it has work on the GPU; changes when that begins and ends */
-    uint32_t reserved;
+    uint32_t sight; /* enum gp_page_sight; only rises */
     uint64_t began, ended; /* ns: when it did so last */
     uint64_t busy_ns;      /* the runs that are over */
     uint64_t launches, bytes_copied, host_used;

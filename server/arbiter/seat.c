@@ -30,6 +30,8 @@ int gp_seat_open(int page_fd, int bell_fd, struct gp_seat **seat)
         free(s);
         return r;
     }
+    if (s->page->sight == GP_PAGE_UNSAID)
+        GP_PAGE_STORE(s->page->sight, GP_PAGE_SEES);
     s->page_fd = page_fd;
     s->bell_fd = bell_fd;
     pthread_mutex_init(&s->lock, NULL);
@@ -177,8 +179,10 @@ bool gp_seat_enter(struct gp_seat *s)
         !(GP_PAGE_LOAD(p->flags) & GP_PAGE_HOLDS))
         return false;
     s->asked_at = now;
-    if (!call(s, GP_PAGE_ENTER, &mine))
+    if (!call(s, GP_PAGE_ENTER, &mine)) {
         mine = 1; /* the hardware's slices alone, until there is an arbiter again */
+        gp_seat_lost_sight(s);
+    }
     if (mine)
         begin(p, gp_board_now());
     return mine;
@@ -220,6 +224,11 @@ bool gp_seat_behind(const struct gp_seat *s)
 {
     uint64_t mine = s->page->collective, most = GP_PAGE_LOAD(s->page->collective_most);
     return mine >> 32 == most >> 32 && (int32_t)((uint32_t)most - (uint32_t)mine) > 0;
+}
+
+void gp_seat_lost_sight(struct gp_seat *s)
+{
+    GP_PAGE_STORE(s->page->sight, GP_PAGE_LOST);
 }
 
 void gp_seat_idle(struct gp_seat *s, uint64_t idle_ns)

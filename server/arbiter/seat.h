@@ -56,6 +56,8 @@ void gp_seat_collective(struct gp_seat *s, uint32_t communicator, uint32_t numbe
 /* Whether another worker of its tenant has begun one of the same communicator that this one has
  * still to begin. */
 bool gp_seat_behind(const struct gp_seat *s);
+/* It has let work in whose end it does not see: that may go on when its turn is over. */
+void gp_seat_lost_sight(struct gp_seat *s);
 /* The worker has had nothing on the GPU for `idle_ns`. */
 void gp_seat_idle(struct gp_seat *s, uint64_t idle_ns);
 /* True: this copy to or from the host may be submitted. False: ask again in a millisecond. */

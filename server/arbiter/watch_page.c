@@ -75,6 +75,13 @@ static void sync_memory(struct gp_arbiter *a, int member)
         gp_board_memory_use(a->board, member, held);
 }
 
+/* It only rises: what went on unseen may do so still. */
+static void sync_sight(struct member_slot *m, uint32_t sight)
+{
+    if (sight > m->sight)
+        m->sight = sight < GP_PAGE_LOST ? sight : GP_PAGE_LOST;
+}
+
 uint64_t gp_arbiter_keeps(struct gp_board *b, int member)
 {
     struct gp_arbiter *a = b->context;
@@ -134,6 +141,7 @@ void gp_arbiter_sync(struct gp_arbiter *a, int member, uint64_t now)
     }
     s->synced = now;
     s->collective = GP_PAGE_LOAD(p->collective);
+    sync_sight(m, GP_PAGE_LOAD(p->sight));
     sync_counters(a, member);
     sync_memory(a, member);
 }

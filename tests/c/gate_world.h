@@ -38,6 +38,7 @@ static struct {
     /* the board */
     bool closed, contended, must_yield, fresh;
     unsigned entered, idled, started, launches;
+    bool lost; /* it was told that work may go on behind the turn, before that ended */
     /* the driver: events pass in the order in which they were recorded */
     unsigned records, passed, taken, given;
     unsigned order[EVENTS]; /* of an event */
@@ -114,6 +115,12 @@ bool gp_seat_behind(const struct gp_seat *s)
 {
     (void)s;
     return (int32_t)(world.others_collectives - world.collectives) > 0;
+}
+
+void gp_seat_lost_sight(struct gp_seat *s)
+{
+    (void)s;
+    world.lost = !world.idled;
 }
 
 void gp_seat_idle(struct gp_seat *s, uint64_t idle_ns)

@@ -203,10 +203,10 @@ static int keep(struct gp_seat *seat, int page, int bell)
         return 2;
     while (!gp_seat_enter(seat))
         gp_seat_wait(seat, 1000);
-    gp_seat_idle(seat, 0);
     shared->flag = 3;
     while (shared->flag != 4)
         sleep_ms(1);
+    gp_seat_idle(seat, 0);
     if (gp_seat_memory_take(seat, 20 * MIB) || !gp_seat_memory_take(seat, 16 * MIB))
         return 3;
     return gp_seat_memory_left(seat) == 0 && gp_seat_enter(seat) ? 0 : 4;
@@ -217,6 +217,7 @@ static void workers_go_on_without_an_arbiter(void **state)
     struct arbiter_process *a = *state;
     struct worker w = worker_start(a, "a", keep);
     AWAIT(shared->flag == 1);
+    assert_true(arbiter_says(a, "\"late\": false, \"unseen\": false"));
     kill(a->pid, SIGKILL);
     waitpid(a->pid, NULL, 0);
     close(a->fd);
@@ -229,6 +230,8 @@ static void workers_go_on_without_an_arbiter(void **state)
     snprintf(line, sizeof line, "adopt a %d", w.pid);
     assert_true(arbiter_say_with(a, line, fds) >= 0);
     assert_int_equal(arbiter_number(a, "\"a\"", "memory_used"), 48 * MIB);
+    /* nobody has let in what is under way, and the watchdog is told so */
+    assert_true(arbiter_says(a, "\"late\": true, \"unseen\": true"));
     shared->flag = 4;
     assert_int_equal(worker_end(&w), 0);
 }

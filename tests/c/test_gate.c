@@ -108,6 +108,7 @@ static void a_turn_does_not_wait_for_a_collective(void **state)
     world.now += 2 * MS;
     gpw_gate_poll(&session);
     assert_int_equal(world.idled, 1);
+    assert_true(world.lost);
 }
 
 /* NCCL's thread puts it on its stream later than the message that asked for it. */
@@ -151,6 +152,7 @@ static void a_turn_does_not_wait_long_for_a_launch(void **state)
     run(0);
     run(51 * MS);
     assert_int_equal(world.idled, 1);
+    assert_true(world.lost);
     assert_int_equal(gpw_gate_launching(&session, CONTEXT), -1); /* that nobody let in */
     gpw_gate_launched(&session, gate, CONTEXT, &stream);
     assert_false(gpw_gate_busy(&session));
@@ -228,6 +230,7 @@ static void a_turn_does_not_wait_for_a_stream_that_is_blocked(void **state)
     world.now += 2 * MS;
     gpw_gate_poll(&session);
     assert_int_equal(world.idled, 1);
+    assert_true(world.lost);
     assert_false(gpw_gate_busy(&session));
 }
 
@@ -241,6 +244,7 @@ static void a_turn_that_ends_waits_for_its_work(void **state)
     assert_int_equal(world.idled, 0); /* the GPU is at it */
     run(0);
     assert_int_equal(world.idled, 1);
+    assert_false(world.lost);
 }
 
 static void a_turn_begins_when_the_gpu_has_changed_over(void **state)

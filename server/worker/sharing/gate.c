@@ -131,6 +131,10 @@ static void gate_poll(struct gpw_session *s, struct gate *g)
     if (g->marks.count == 0 || gp_seat_must_yield(g->seat))
         gpw_marks_close(s, &g->marks);
     marks_check(s, g);
+    if (g->marks.lost) { /* before it is idle */
+        gp_seat_lost_sight(g->seat);
+        g->marks.lost = false;
+    }
     if (gpw_marks_drained(&g->marks) && !catches_up(g)) {
         g->busy = false;
         g->yields = 0;

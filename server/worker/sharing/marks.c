@@ -31,11 +31,14 @@ static void place(struct gpw_session *s, struct gpw_marks *m, bool asks)
     for (unsigned i = 0; i < m->stream_count; i++) {
         CUevent event;
         if (!gpw_mark_may(s, m->streams[i]) ||
-            (asks && s->driver->cuStreamQuery(m->streams[i]) == CUDA_SUCCESS) ||
-            gpw_event_take(s, m->context, &event) != CUDA_SUCCESS)
+            (asks && s->driver->cuStreamQuery(m->streams[i]) == CUDA_SUCCESS))
             continue;
+        if (gpw_event_take(s, m->context, &event) != CUDA_SUCCESS) {
+            m->lost = true;
+            continue;
+        }
         mark->events[mark->count++] = event;
-        s->driver->cuEventRecord(event, m->streams[i]);
+        m->lost |= s->driver->cuEventRecord(event, m->streams[i]) != CUDA_SUCCESS;
     }
     if (before != m->context)
         s->driver->cuCtxSetCurrent(before);
@@ -66,6 +69,8 @@ void gpw_marks_stream(struct gpw_session *s, struct gpw_marks *m, CUcontext cont
         gpw_marks_place(s, m);
     if (m->stream_count < GPW_MARK_STREAMS)
         m->streams[m->stream_count++] = stream;
+    else
+        m->lost = true;
 }
 
 void gpw_marks_submitted(struct gpw_session *s, struct gpw_marks *m)
@@ -115,6 +120,7 @@ bool gpw_marks_drained(const struct gpw_marks *m)
 void gpw_marks_drop(struct gpw_session *s, struct gpw_marks *m)
 {
     struct gpw_mark *mark = &m->at[m->first];
+    m->lost |= mark->count > 0;
     while (mark->count)
         gpw_event_give(s, mark->context, mark->events[--mark->count]);
     uint64_t placed = mark->placed;
@@ -127,6 +133,7 @@ void gpw_marks_drop_all(struct gpw_session *s, struct gpw_marks *m)
 {
     while (m->count)
         gpw_marks_drop(s, m);
+    m->lost |= m->unmarked || m->launching;
     m->unmarked = m->stream_count = m->launching = 0;
 }
 
@@ -136,6 +143,7 @@ void gpw_marks_stream_ending(struct gpw_session *s, struct gpw_marks *m, CUstrea
 {
     unsigned kept = 0;
     gpw_marks_place(s, m);
+    m->lost |= m->unmarked > 0;
     for (unsigned i = 0; i < m->stream_count; i++)
         if (m->streams[i] != stream)
             m->streams[kept++] = m->streams[i];

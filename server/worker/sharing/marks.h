@@ -30,6 +30,7 @@ struct gpw_marks {
     uint64_t passed; /* ns: when the last mark had passed */
     unsigned every;  /* submissions to a mark; at least 1 */
     uint64_t took;   /* ns: by the work before the last mark */
+    bool lost;       /* the end of something that was submitted will not be seen */
 };
 
 /* Whether an event may be recorded there: a stream that is being captured has no work, and the
