@@ -171,8 +171,7 @@ int gp_board_tenants(struct gp_board *f, struct gp_board_tenant *tenants, int ro
         tenants[n].usage.waited_ns += waiting_ns(f, (uint32_t)i, now);
         if (f->holder == i && now > f->turn_began)
             tenants[n].usage.held_ns += now - f->turn_began;
-        tenants[n].usage.entitled = t->weight ? t->ceiling : 0;
-        tenants[n++].usage.parts = t->weight;
+        tenants[n++].usage.entitled = t->weight ? t->ceiling : 0;
     }
     return n;
 }

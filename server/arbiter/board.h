@@ -75,7 +75,6 @@ struct gp_board_usage {
     uint64_t host_used; /* of the host's memory, as its workers say */
     uint32_t members;   /* workers */
     uint32_t entitled;  /* permille that the policy gives it now, ceiling */
-    uint32_t parts;     /* its weight in turns, as the policy has it */
 };
 
 struct gp_board_tenant {

@@ -54,8 +54,8 @@ struct gp_page {
     uint32_t asked;
     uint32_t op; /* enum gp_page_op */
     uint64_t a, b;
-    uint32_t runs; /* odd: it has work on the GPU; changes when that begins and ends */
-    uint32_t sight; /* enum gp_page_sight; only rises */
+    uint32_t runs;         /* odd: it has work on the GPU; changes when that begins and ends */
+    uint32_t sight;        /* enum gp_page_sight; only rises */
     uint64_t began, ended; /* ns: when it did so last */
     uint64_t busy_ns;      /* the runs that are over */
     uint64_t launches, bytes_copied, host_used;

@@ -98,7 +98,7 @@ class AdminHandler:
             "confinement": self._supervisor.confinement,
         }
 
-    def _sees(self, index: int) -> dict[str, str | int]:
+    def _sees(self, index: int) -> dict[str, Any]:
         return self._watchdog.describe(index) if self._watchdog is not None else {}
 
     async def _set_limits(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -97,8 +97,6 @@ class Account:
     held_ns: int | None = None
     #: Of that, after it should have ended; 0 also of an arbiter of an older release.
     ending_ns: int = 0
-    #: Its weight in turns, as the policy has it; 0: an arbiter of an older release.
-    parts: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,11 @@ class Member:
     questions: int = 0
     #: Turns that it did not give back in time.
     overdue: int = 0
-    #: Whether it is still at the work for which it lost its turn.
+    #: Whether it is still at work for which it lost its turn, or needed none.
     late: bool = False
+    #: It says that work of it may go on outside of its turns; None: it, or its arbiter, is of an
+    #: older release and does not say.
+    unseen: bool | None = None
     #: What it has done that no worker of ours does; empty: nothing.
     fault: str = ""
 

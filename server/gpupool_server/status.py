@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def describe_gpu(
-    gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]], watch: Mapping[str, str | int]
+    gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]], watch: Mapping[str, Any]
 ) -> dict[str, Any]:
     """One GPU of the admin socket's ``status``."""
     now = gpu.settings

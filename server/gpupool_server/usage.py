@@ -20,7 +20,7 @@ from gpupool_server.device import Device
 from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_handles import NvmlHandles
 from gpupool_server.process_tree import Look, look_up
-from gpupool_server.watch import ASKED_SECONDS, Own
+from gpupool_server.watch import ASKED_SECONDS, LATE_NS, Own
 from gpupool_server.watch_settings import WatchSettings
 
 #: Of so many samples the least time between two of one process is taken for what each is about:
@@ -55,6 +55,9 @@ class Usage:
     time_ns: Mapping[int, int] = field(default_factory=dict)
     memory_off: str = ""
     time_off: str = ""
+    #: What the times say is of longer ago than usual: they cannot be compared with what was said
+    #: before.
+    late: bool = False
 
 
 class UsageReader(Protocol):
@@ -98,7 +101,8 @@ class NvmlReader:
         if listed and not memory:
             memory_off = "NVML lists processes without their memory"
         times, time_off = self._times(device, None if memory_off and not listed else listed)
-        return Usage(memory, times, memory_off, time_off)
+        late = device.uuid in self._samples and self._samples[device.uuid].late
+        return Usage(memory, times, memory_off, time_off, late)
 
     def _listed(self, device: Device) -> tuple[dict[int, int | None], str]:
         """The processes on a GPU, and what each has; None: that is not said."""
@@ -118,6 +122,7 @@ class NvmlReader:
         self, device: Device, listed: Mapping[int, object] | None
     ) -> tuple[Mapping[int, int], str]:
         samples = self._samples.setdefault(device.uuid, _Samples())
+        samples.late = False
         samples.keep({pid: kin.started if (kin := self._look(pid)) else 0 for pid in listed or ()})
         try:
             card = self._handles.of(device.uuid)
@@ -134,6 +139,8 @@ class _Samples:
 
     def __init__(self) -> None:
         self.last_us = 0
+        #: The last ones reached further back than is allowed for.
+        self.late = False
         self._seen: dict[int, int] = {}
         self._busy: dict[int, int] = {}
         self._started: dict[int, int] = {}
@@ -141,9 +148,11 @@ class _Samples:
 
     def add(self, samples: list[tuple[int, int, int]]) -> None:
         """Of each: pid, the end of its time in microseconds, and how busy it was in percent."""
+        newest = max((at for _, at, _ in samples), default=0)
         for pid, at, percent in sorted(samples, key=lambda sample: sample[1]):
             if not 0 < pid <= _MOST_PID or not 0 <= percent <= 100 or at <= self._seen.get(pid, 0):
                 continue  # drivers leave places empty, or fill them with anything
+            self.late = self.late or newest - at > LATE_NS // 1000
             if pid in self._seen and at - self._seen[pid] <= GAP_US:
                 self._gaps.append(at - self._seen[pid])
             if pid in self._seen and self._gaps:  # else nobody knows for how long it worked

@@ -8,7 +8,7 @@ where something is not known, or is what an honest worker does now and then, nob
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpupool_common.node_protocol import Cause
@@ -28,6 +28,10 @@ ASKED_SECONDS, FAR_ASKED_SECONDS = 3, 0.3
 
 #: Looks that are further apart say nothing of time: a long kernel may fit between them.
 APART_MS = 1250
+
+#: What was done may be sampled so much later: turns of so long before the time that is judged
+#: may be those that the samples are of, and nobody is judged for what came sooner behind a gap.
+LATE_NS = 2_000_000_000
 
 #: How soon to look again meanwhile.
 HURRY_SECONDS = 0.1
@@ -52,6 +56,10 @@ class SeenWorker:
     late: bool = False
     #: How often it has lost its turn so.
     overdue: int = 0
+    #: It says that work of it may go on outside of its turns; None: it does not say.
+    unseen: bool | None = False
+    #: The hardware's time slice; 0: the driver's own.
+    slice_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,13 +70,11 @@ class SeenTenant:
     limit: int
     #: For how long the turn was its own; None: the arbiter does not say.
     held_ns: int | None = None
-    #: For how long it has worked, and has waited for its turn.
-    demand_ns: int = 0
+    #: For how long it has worked, and its workers have waited for its turn, all told.
+    busy_ns: int = 0
+    waited_ns: int = 0
     #: It may run beside others, out of turn.
     beside: bool = False
-    #: Its weight in turns; 0: the arbiter does not say. Its own are at most so many thousandths.
-    parts: int = 0
-    ceiling: int = 1000
 
 
 @dataclass(frozen=True)
@@ -148,72 +154,136 @@ def who_has_too_much(look: Look, tenant: str, own: int) -> list[SeenWorker]:
     ]
 
 
-def time_beyond(first: Look, last: Look, tenant: str) -> int | None:
-    """GPU time in which a tenant worked outside its turns; None if that cannot be said.
+@dataclass(frozen=True)
+class Times:
+    """What a tenant had of a GPU's time, and what can be held against it; all in nanoseconds."""
 
-    Less than half of what its turns were is 0: drivers measure in samples, and machines that are
-    full end a turn late.
-    """
-    before, after = first.tenants.get(tenant), last.tenants.get(tenant)
-    if before is None or after is None or before.held_ns is None or after.held_ns is None:
-        return None
-    if after.beside or before.beside or after.held_ns < before.held_ns:
-        return None
-    used = sum(_used(first, worker) for worker in last.of(tenant))
-    held = after.held_ns - before.held_ns
-    return used - held if used - held > held // 2 else 0
+    span: int
+    #: By the driver's samples.
+    used: int
+    #: Its turns, now or a little earlier.
+    held: int
+    #: Of ``used``, beyond its turns; 0 if that is less than half of these, as drivers sample.
+    outside: int
+    #: As much of that can be work that it has let in and whose end it does not see.
+    left: int
+    #: For how long others have worked, and waited for their turns.
+    others: int
 
-
-def time_beyond_share(first: Look, last: Look, tenant: str) -> int:
-    """GPU time that a tenant has had beyond its part, as those who had work meanwhile have parts.
-
-    A rank of a job on several GPUs leaves a kernel there when its turn ends, which waits for the
-    other ranks: where they do not take turns at the same time, that is how collectives are. Nobody
-    has lost what is his as long as all of it is within the tenant's part.
-    """
-    used = sum(_used(first, worker) for worker in last.of(tenant))
-    its = last.tenants[tenant]
-    others = sum(
-        after.parts
-        for name, after in last.tenants.items()
-        if name != tenant and _demand(first, last, name)
-    )
-    span = last.now_ns - first.now_ns
-    own = min(span * its.parts // max(its.parts + others, 1), span * its.ceiling // 1000)
-    return max(0, used - own)
+    def held_back(self, least: int) -> str:
+        """Why this is held against nobody; empty: it is."""
+        if self.outside < least:
+            return "it worked in its turns"
+        if self.outside - self.left < least:
+            return (
+                "it says that work of it outlives its turns, and the hardware's slices allow that"
+            )
+        return "nobody else had work" if self.others < least else ""
 
 
-def _used(first: Look, worker: SeenWorker) -> int:
-    earlier = {each.pid: each.used_ns for each in first.workers}.get(worker.pid)
-    if worker.used_ns is None or earlier is None:
-        return 0
-    return max(0, worker.used_ns - earlier)
+class Span:
+    """Looks at a GPU, one behind the other, the last so long that time can be judged by it."""
 
+    def __init__(self, looks: Sequence[Look], window_ns: int) -> None:
+        self.looks = looks
+        self.earliest, self.last = looks[0], looks[-1]
+        self.first = next(
+            look for look in reversed(looks) if self.last.now_ns - look.now_ns >= window_ns
+        )
+        self.ns = self.last.now_ns - self.first.now_ns
 
-def others_demand(first: Look, last: Look, tenant: str) -> int:
-    """For how long the others have worked, or waited for their turns."""
-    return sum(_demand(first, last, name) for name in last.tenants if name != tenant)
+    def times(self, tenant: str) -> Times | str:
+        """Or why nothing can be said."""
+        seen = [look.tenants.get(tenant) for look in self.looks]
+        if any(each and each.beside for each in seen):
+            return "it may work beside others"
+        if any(worker.late for look in self.looks for worker in look.of(tenant)):
+            return "it is at work for which it lost its turn"
+        if self._lost_turns(tenant):
+            return "it has lost a turn"
+        held = self._held(tenant)
+        if held is None:
+            return "its turns are not known"
+        used = sum(self.used(worker) for worker in self.last.of(tenant))
+        outside = used - held if used - held > held // 2 else 0
+        left = self._left(tenant, held)
+        others = sum(self._busy(name) + self._waited(name) for name in self._others(tenant))
+        return Times(self.ns, used, held, outside, left, others)
 
+    def used(self, worker: SeenWorker) -> int:
+        """GPU time of one process."""
+        earlier = {each.pid: each.used_ns for each in self.first.workers}.get(worker.pid)
+        if worker.used_ns is None or earlier is None:
+            return 0
+        return max(0, worker.used_ns - earlier)
 
-def _demand(first: Look, last: Look, tenant: str) -> int:
-    before = first.tenants.get(tenant)
-    return max(0, last.tenants[tenant].demand_ns - before.demand_ns) if before else 0
+    def who(self, tenant: str) -> SeenWorker | None:
+        """Of a tenant that works outside its turns: who has most that it did not account for."""
+        claimed = {worker.pid: worker.busy_ns for worker in self.first.workers}
 
+        def beyond(worker: SeenWorker) -> int:
+            return self.used(worker) - (worker.busy_ns - claimed.get(worker.pid, 0))
 
-def lost_turns(first: Look, last: Look, tenant: str) -> bool:
-    """Whether a worker was at work for so long meanwhile that it lost its turn."""
-    before = {worker.pid: worker.overdue for worker in first.workers}
-    return any(worker.overdue > before.get(worker.pid, 0) for worker in last.of(tenant))
+        return max(self.last.of(tenant), key=beyond, default=None)
 
+    def _held(self, tenant: str) -> int | None:
+        """The most that its turns were in as long a time that ended now or a little earlier."""
+        counts = [
+            look.tenants[tenant].held_ns if tenant in look.tenants else 0 for look in self.looks
+        ]
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts) or known != sorted(known):
+            return None  # of an arbiter of an older release, or of more than one account
+        most = 0
+        for begin, end in self._shifted():
+            most = max(most, known[end] - known[begin])
+        return most
 
-def who_takes_time(first: Look, last: Look, tenant: str) -> SeenWorker | None:
-    """Of a tenant that works outside its turns: who has most that it did not account for."""
-    claimed = {worker.pid: worker.busy_ns for worker in first.workers}
+    def _shifted(self) -> Iterable[tuple[int, int]]:
+        """The places of two looks, between which is as much time as is judged."""
+        end = 0
+        for begin, look in enumerate(self.looks):
+            while end < len(self.looks) and self.looks[end].now_ns - look.now_ns < self.ns:
+                end += 1
+            if end == len(self.looks):
+                return
+            yield begin, end
 
-    def beyond(worker: SeenWorker) -> int:
-        return _used(first, worker) - (worker.busy_ns - claimed.get(worker.pid, 0))
+    def _lost_turns(self, tenant: str) -> bool:
+        """Whether a worker was at work for so long meanwhile that it lost its turn."""
+        before = {worker.pid: worker.overdue for worker in self.earliest.workers}
+        return any(worker.overdue > before.get(worker.pid, 0) for worker in self.last.of(tenant))
 
-    return max(last.of(tenant), key=beyond, default=None)
+    def _left(self, tenant: str, held: int) -> int:
+        """Work that outlives a turn, as a rank's kernel that waits for other ranks, has all of the
+        GPU while nobody else has work, and else what the hardware's slices give it."""
+        if all(worker.unseen is False for worker in self.last.of(tenant)):
+            return 0
+        rest = max(0, self.ns - held)
+        wanted = min(rest, max(map(self._wanted, self._others(tenant)), default=0))
+        mine, all_of_us = self._slices(tenant)
+        return rest - wanted + wanted * mine // all_of_us
+
+    def _slices(self, tenant: str) -> tuple[int, int]:
+        """Its own, and with them the least of another worker's, who may be alone at work."""
+        slices = {worker.pid: worker.slice_us for worker in self.last.workers}
+        if 0 in slices.values():
+            slices = dict.fromkeys(slices, 1)
+        own = [slices.pop(worker.pid) for worker in self.last.of(tenant)]
+        return sum(own), sum(own) + min(slices.values(), default=0)
+
+    def _wanted(self, tenant: str) -> int:
+        """For how long one of the others had work, at least."""
+        return max(self._busy(tenant), self._waited(tenant) // max(len(self.last.of(tenant)), 1))
+
+    def _others(self, tenant: str) -> list[str]:
+        return [name for name in self.last.tenants if name != tenant and name in self.first.tenants]
+
+    def _busy(self, tenant: str) -> int:
+        return max(0, self.last.tenants[tenant].busy_ns - self.first.tenants[tenant].busy_ns)
+
+    def _waited(self, tenant: str) -> int:
+        return max(0, self.last.tenants[tenant].waited_ns - self.first.tenants[tenant].waited_ns)
 
 
 class History:
@@ -226,6 +296,9 @@ class History:
         self._looks: deque[Look] = deque()
         #: By pid.
         self._beyond: dict[int, _Beyond] = {}
+        #: By tenant: what was found of its time at the last look, and why that is held against
+        #: nobody.
+        self.times: dict[str, tuple[Times | None, str]] = {}
 
     @property
     def hurried(self) -> bool:
@@ -293,46 +366,41 @@ class History:
     # Time --------------------------------------------------------------------------------
 
     def _look_at_time(self, now: Look) -> Iterable[Verdict]:
-        if self._looks and self._looks[-1].era != now.era:
+        self.times = {}
+        before = self._looks[-1] if self._looks else now
+        if (
+            not now.turns
+            or before.era != now.era
+            or now.now_ns - before.now_ns > APART_MS * 1_000_000
+        ):
             self._looks.clear()
         if not now.turns:
-            self._looks.clear()
             return
-        window = self._settings.time_seconds * NS
-        if self._looks and now.now_ns - self._looks[-1].now_ns > APART_MS * 1_000_000:
-            self._looks.clear()
         self._looks.append(now)
-        while len(self._looks) > 1 and now.now_ns - self._looks[1].now_ns >= window:
+        window = self._settings.time_seconds * NS
+        while len(self._looks) > 1 and now.now_ns - self._looks[1].now_ns >= window + LATE_NS:
             self._looks.popleft()
-        if now.now_ns - self._looks[0].now_ns < window:
+        if now.now_ns - self._looks[0].now_ns < window + LATE_NS:
             return
-        first = self._looks[0]
-        found = [name for name in now.tenants if self._takes_time(first, now, name)]
-        for tenant in found:
-            worker = who_takes_time(first, now, tenant)
-            if worker is not None:
-                yield Verdict(worker.pid, tenant, "time", self._time_reason(first, now, tenant))
+        span = Span(tuple(self._looks), window)
+        found = [*self._who_takes_time(span)]
         if found:
             self._looks.clear()
+        yield from found
 
-    def _takes_time(self, first: Look, now: Look, tenant: str) -> bool:
-        if lost_turns(first, now, tenant):
-            return False
-        if any(worker.late for look in self._looks for worker in look.of(tenant)):
-            return False
-        beyond = time_beyond(first, now, tenant)
-        least = (now.now_ns - first.now_ns) * self._settings.time_share // 1000
-        return (
-            beyond is not None
-            and beyond >= least
-            and others_demand(first, now, tenant) >= least
-            and time_beyond_share(first, now, tenant) >= least
-        )
+    def _who_takes_time(self, span: Span) -> Iterable[Verdict]:
+        least = span.ns * self._settings.time_share // 1000
+        for tenant in span.last.tenants:
+            times = span.times(tenant)
+            held_back = times if isinstance(times, str) else times.held_back(least)
+            self.times[tenant] = (None if isinstance(times, str) else times, held_back)
+            worker = span.who(tenant)
+            if not isinstance(times, str) and not held_back and worker is not None:
+                yield Verdict(worker.pid, tenant, "time", self._time_reason(tenant, times))
 
-    def _time_reason(self, first: Look, now: Look, tenant: str) -> str:
-        span = (now.now_ns - first.now_ns) / NS
-        beyond = (time_beyond(first, now, tenant) or 0) / NS
+    def _time_reason(self, tenant: str, times: Times) -> str:
+        left = f", of which {times.left / NS:.1f} s may be work left there" if times.left else ""
         return (
-            f"'{tenant}' worked on GPU {self._gpu} for {beyond:.1f} of {span:.1f} s outside its"
-            " turns, while others had work for it"
+            f"'{tenant}' worked on GPU {self._gpu} for {times.outside / NS:.1f} of"
+            f" {times.span / NS:.1f} s outside its turns{left}, while others had work for it"
         )

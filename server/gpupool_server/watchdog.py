@@ -7,8 +7,10 @@ does there is seen by the driver alone (usage.py); watch.py has the rules.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpupool_common import logs
 from gpupool_server.board import Account, Board, Snapshot
@@ -24,6 +26,7 @@ from gpupool_server.watch import (
     Look,
     SeenTenant,
     SeenWorker,
+    Times,
     Verdict,
 )
 from gpupool_server.watch_settings import WatchSettings
@@ -98,11 +101,13 @@ class Watchdog:
         }
         self._log.info("workers are watched", mode=self._settings.mode, **seen)
 
-    def describe(self, gpu: int) -> dict[str, str | int]:
-        """What is watched on a GPU, each ``on`` or ``off: REASON``, and how often it was."""
+    def describe(self, gpu: int) -> dict[str, Any]:
+        """What is watched on a GPU, each ``on`` or ``off: REASON``, how often it was, and what was
+        found of tenants' time at the last look."""
         for watched in self._watched:
             if watched.gpu.index == gpu:
-                return {**watched.sees, "looks": watched.looks}
+                times = {name: _found(*found) for name, found in watched.history.times.items()}
+                return {**watched.sees, "looks": watched.looks, "tenants": times}
         return {}
 
     async def close(self) -> None:
@@ -137,7 +142,7 @@ class Watchdog:
         self._look_for_hidden(watched, after, theirs)
         hidden = HIDDEN if watched.hidden else ""
         self._note(watched, usage.memory_off or hidden, usage.time_off or hidden)
-        if watched.board is not watched.gpu.board:
+        if usage.late or watched.board is not watched.gpu.board:
             watched.era, watched.board = watched.era + 1, watched.gpu.board
         watched.looks += 1
         for verdict in watched.history.look(_look(after, theirs, watched.era)):
@@ -216,6 +221,8 @@ def _look(now: Snapshot, theirs: Usage, era: int) -> Look:
                 busy_ns=member.busy_ns,
                 late=member.late,
                 overdue=member.overdue,
+                unseen=member.unseen,
+                slice_us=member.slice_us,
             )
             for member in now.processes
         ),
@@ -225,12 +232,16 @@ def _look(now: Snapshot, theirs: Usage, era: int) -> Look:
     )
 
 
+def _found(times: Times | None, held_back: str) -> dict[str, Any]:
+    """The times of a tenant in nanoseconds, and why they are held against nobody."""
+    return {**(dataclasses.asdict(times) if times else {}), "held_back": held_back}
+
+
 def _tenant(account: Account) -> SeenTenant:
     return SeenTenant(
         limit=account.memory_limit,
         held_ns=account.held_ns,
-        demand_ns=account.busy_ns + account.waited_ns,
+        busy_ns=account.busy_ns,
+        waited_ns=account.waited_ns,
         beside=account.high_priority,
-        parts=account.parts,
-        ceiling=account.entitled,
     )

@@ -111,6 +111,18 @@ def test_a_process_that_works_now_and_then() -> None:
     assert 0.9e9 < found <= 1e9  # and not six seconds
 
 
+def test_samples_that_come_late() -> None:
+    """What is added up is of longer ago than between two looks: it is said, once."""
+    cards = Samples((7, 10 * S, 100))
+    reader = NvmlReader(cards)
+    assert not reader.read(CARD).late
+    cards.samples += [(7, 11 * S, 100), (7, 13 * S, 100)]
+    assert not reader.read(CARD).late
+    cards.samples += [(7, 14 * S, 100), (8, 16 * S + 1, 100)]
+    assert reader.read(CARD).late
+    assert not reader.read(CARD).late
+
+
 class Starts:
     """When processes were started; counts the look-ups."""
 

@@ -1,4 +1,4 @@
-"""Who is taken for a liar, as tables and for any numbers; the clock is the test's own."""
+"""Who is taken for a liar by its memory, as tables and for any numbers; the clock is the test's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from gpupool_server.watch import (
     SeenTenant,
     SeenWorker,
     Verdict,
-    others_demand,
-    time_beyond,
-    time_beyond_share,
     too_much_memory,
 )
 from gpupool_server.watch_settings import WatchSettings
@@ -178,148 +175,6 @@ def test_a_tenant_that_is_gone_is_forgotten() -> None:
     assert not watched.hurried
 
 
-# Time -----------------------------------------------------------------------------------------
-
-
-def worked(
-    at: float,
-    used: float,
-    held: float,
-    other: float = 0.0,
-    late: bool = False,
-    beside: bool = False,
-    turns: bool = True,
-    era: int = 0,
-    parts: int = 0,
-) -> Look:
-    """red's worker has used so many seconds of the GPU, and red has had turns for so many."""
-    return Look(
-        int(at * NS),
-        (
-            SeenWorker(1, "red", None, 0, int(used * NS), int(held * NS), late),
-            SeenWorker(2, "blue", None, 0, 0, int(other * NS)),
-        ),
-        {
-            "red": SeenTenant(0, int(held * NS), int(held * NS), beside, parts),
-            "blue": SeenTenant(0, int(other * NS), int(other * NS), parts=parts),
-        },
-        turns,
-        era,
-    )
-
-
-def over_time(looks: Sequence[Look]) -> list[Verdict]:
-    watched = history()
-    return [verdict for look in looks for verdict in watched.look(look)]
-
-
-def test_work_outside_of_turns_while_others_wait() -> None:
-    found = over_time([worked(t / 2, t / 4, 0.0, other=t / 2) for t in range(12)])
-    assert [(v.pid, v.cause) for v in found] == [(1, "time")]
-    assert "2.5 of 5.0 s outside its turns" in found[0].reason
-
-
-def test_work_beyond_a_share_outside_of_turns() -> None:
-    looks = [worked(t / 2, t / 3, t / 8, other=t / 2, parts=10) for t in range(12)]
-    assert [(v.pid, v.cause) for v in over_time(looks)] == [(1, "time")]
-
-
-def test_a_part_is_of_those_who_have_work() -> None:
-    first, last = worked(0.0, 0.0, 0.0, parts=10), worked(8.0, 7.0, 0.0, other=8.0, parts=10)
-    assert time_beyond_share(first, last, "red") == 3 * NS
-    idle = replace(last, tenants={**last.tenants, "green": SeenTenant(0, 0, 0, parts=80)})
-    assert time_beyond_share(first, idle, "red") == 3 * NS
-    alone = worked(8.0, 7.0, 0.0, parts=10)
-    assert time_beyond_share(first, alone, "red") == 0
-    bound = replace(alone.tenants["red"], ceiling=250)
-    assert time_beyond_share(first, replace(alone, tenants={"red": bound}), "red") == 5 * NS
-    unknown = worked(8.0, 7.0, 0.0, other=8.0)
-    assert time_beyond_share(first, unknown, "red") == 7 * NS
-
-
-def test_a_worker_that_claims_to_work_has_no_turns_by_that() -> None:
-    """busy is what it says itself; the turns are counted by the arbiter."""
-    looks = [worked(t / 2, t / 4, 0.0, other=t / 2) for t in range(12)]
-    looks = [
-        replace(k, workers=tuple(replace(w, busy_ns=10**12 * i) for w in k.workers))
-        for i, k in enumerate(looks)
-    ]
-    assert [v.cause for v in over_time(looks)] == ["time"]
-
-
-def long_kernel(every: float) -> list[Look]:
-    """red works for 9 s and loses its turn at 2 s; looks are so far apart."""
-    looks = []
-    for i in range(int(40 / every)):
-        at = i * every
-        phase = at % 20
-        used = at // 20 * 9 + min(phase, 9)
-        held = at // 20 * 2 + min(phase, 2)
-        look = worked(at, used, held, other=at, late=2 <= phase < 9)
-        lost = int(at // 20) + (phase >= 2)
-        red = replace(look.workers[0], overdue=lost)
-        looks.append(replace(look, workers=(red, look.workers[1])))
-    return looks
-
-
-@pytest.mark.parametrize("every", [0.5, 1.0, 2.0, 9.5, 10.0])
-def test_a_long_kernel_between_looks(every: float) -> None:
-    assert over_time(long_kernel(every)) == []
-
-
-def test_a_turn_that_was_lost_between_looks() -> None:
-    looks = [worked(t / 2, t / 4, 0.0, other=t / 2) for t in range(12)]
-    lost = [
-        replace(look, workers=(replace(look.workers[0], overdue=i > 5), look.workers[1]))
-        for i, look in enumerate(looks)
-    ]
-    assert [v.cause for v in over_time(looks)] == ["time"]
-    assert over_time(lost) == []
-
-
-def test_looks_far_apart_are_not_compared() -> None:
-    assert over_time([worked(2.0 * t, t, 0.0, other=2.0 * t) for t in range(60)]) == []
-
-
-HONEST = {
-    "in its turns": [worked(t / 2, t / 4, t / 4, other=t / 4) for t in range(60)],
-    "alone": [worked(t / 2, t / 2, 0.0, other=0.0) for t in range(60)],
-    "a little outside": [worked(t / 2, t / 22, 0.0, other=t / 2) for t in range(60)],
-    "a third more": [worked(t / 2, t / 3, t / 4, other=t / 2) for t in range(60)],
-    "a long kernel": [worked(t / 2, t / 2, 0.0, other=t / 2, late=True) for t in range(60)],
-    "high priority": [worked(t / 2, t / 2, 0.0, other=t / 2, beside=True) for t in range(60)],
-    "no turns": [worked(t / 2, t / 2, 0.0, other=t / 2, turns=False) for t in range(60)],
-    "ever another board": [worked(t / 2, t / 2, 0.0, other=t / 2, era=t) for t in range(60)],
-    "for three seconds": [worked(t / 2, t / 2, 0.0, other=t / 2) for t in range(7)],
-    "collectives within its share": [
-        worked(t / 2, t / 4, t / 8, other=t / 2, parts=10) for t in range(60)
-    ],
-    "collectives a little beyond it": [
-        worked(t / 2, t / 3.5, t / 8, other=t / 2, parts=10) for t in range(60)
-    ],
-    "nobody else has work": [worked(t / 2, t / 2, 0.0, other=t / 30) for t in range(60)],
-}
-
-
-@pytest.mark.parametrize("name", HONEST)
-def test_time_that_nobody_is_ended_for(name: str) -> None:
-    assert over_time(HONEST[name]) == []
-
-
-def test_time_that_is_not_known() -> None:
-    first, last = worked(0, 0.0, 0.0), worked(9, 9.0, 0.0, other=9.0)
-    assert time_beyond(first, last, "red") == 9 * NS
-    assert others_demand(first, last, "red") == 9 * NS
-    older = replace(last, tenants={**last.tenants, "red": SeenTenant(0)})
-    assert time_beyond(first, older, "red") is None
-    assert time_beyond(last, first, "red") == 0
-    twice = replace(last, tenants={**last.tenants, "red": SeenTenant(0, 6 * NS)})
-    assert time_beyond(first, twice, "red") == 0
-    blind = tuple(replace(worker, used_ns=None) for worker in last.workers)
-    assert time_beyond(first, replace(last, workers=blind), "red") == 0
-    assert time_beyond(first, replace(last, tenants={}), "red") is None
-
-
 # For any numbers ------------------------------------------------------------------------------
 
 SIZES = st.integers(0, 1 << 38)
@@ -358,17 +213,3 @@ def test_whoever_stays_beyond_is_ended(
     held[-1] = allowed + beyond
     found = after(history(own), looked(held, charged=charged, limit=limit), own.looks)
     assert len(found) == 1 and found[0].tenant == "red"
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, NS), st.integers(0, NS), st.integers(0, 4 * NS)), max_size=40)
-)
-def test_who_works_in_its_turns_is_never_ended(steps: list[tuple[int, int, int]]) -> None:
-    watched = history()
-    used = held = other = 0
-    for i, (more, spare, demand) in enumerate(steps):
-        used, held, other = used + more, held + more + spare, other + demand
-        look = worked(float(i), used / NS, 0.0)
-        tenants = {"red": SeenTenant(0, held, 0), "blue": SeenTenant(0, 0, other)}
-        workers = (replace(look.workers[0], used_ns=used), look.workers[1])
-        assert watched.look(replace(look, workers=workers, tenants=tenants)) == []

@@ -122,7 +122,7 @@ async def test_who_works_outside_of_its_turns_is_ended(watch: Watch) -> None:
     board = watch.board
     board.put("blue", Grant())
     board.join(999_999, "blue")
-    for second in range(7):
+    for second in range(9):
         board.now_ns = second * 10**9
         board.busy_ns["blue"] = second * 10**9
         board.held_ns = dict.fromkeys(("default", "blue"), 0)
@@ -130,6 +130,25 @@ async def test_who_works_outside_of_its_turns_is_ended(watch: Watch) -> None:
         await watch.look()
     await eventually(lambda: not process_lives(liar))
     assert watch.office.supervisor.liars.describe()[0]["cause"] == "time"
+
+
+async def test_what_is_known_of_times_is_shown(watch: Watch) -> None:
+    _, busy = await watch.session()
+    board = watch.board
+    board.put("blue", Grant())
+    for second in range(9):
+        board.now_ns = second * 10**9
+        board.held_ns = {"default": second * 10**8, "blue": 0}
+        watch.reader.usage = Usage({}, {busy: second * 10**9}, late=second == 2)
+        await watch.look()
+    assert watch.dog.describe(0)["tenants"] == {}  # not for long enough since they were late
+    board.now_ns = 9 * 10**9
+    watch.reader.usage = Usage({}, {busy: 9 * 10**9})
+    await watch.look()
+    seen = watch.dog.describe(0)["tenants"]
+    assert seen["default"]["used"] == 5 * 10**9
+    assert seen["default"]["held_back"].startswith("it says that work of it outlives its turns")
+    assert seen["blue"]["held_back"] == "it worked in its turns"
 
 
 async def test_without_turns_nobody_is_ended_for_time(watch: Watch) -> None:
@@ -157,7 +176,8 @@ async def test_nobody_is_ended_for_what_cannot_be_seen(watch: Watch) -> None:
     assert watch.dog.describe(0)["memory"] == "off: NVML: Not Supported"
     watch.reader.usage = Usage({pid: 60 * MIB})
     await watch.look()
-    assert watch.dog.describe(0) == {"memory": "on", "time": "on", "looks": 3 * SOFT.looks + 1}
+    seen = watch.dog.describe(0)
+    assert (seen["memory"], seen["time"], seen["looks"]) == ("on", "on", 3 * SOFT.looks + 1)
     assert watch.dog.describe(7) == {}
 
 
@@ -269,7 +289,8 @@ async def test_operators_see_it(stubborn: Watch) -> None:
     handler = AdminHandler(watch.office.supervisor, watch.office.gpus, watch.dog)
     status: dict[str, Any] = await handler._status()
     assert [each["session"] for each in status["liars"]] == [session]
-    assert status["gpus"][0]["watch"] == {"memory": "on", "time": "on", "looks": SOFT.looks + 1}
+    seen = status["gpus"][0]["watch"]
+    assert (seen["memory"], seen["time"], seen["looks"]) == ("on", "on", SOFT.looks + 1)
 
 
 async def test_what_the_manager_is_told(stubborn: Watch) -> None:
