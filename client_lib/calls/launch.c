@@ -221,7 +221,20 @@ struct launch {
     uint32_t flags;
     const CUlaunchAttribute *attributes;
     unsigned attribute_count;
+    CUlaunchAttribute *updatable; /* of them, what asks for the node's name; NULL: none does */
 };
+
+static CUresult send_updatable(const struct launch *l, const unsigned char *packed)
+{
+    const struct gpc_shape *s = l->shape;
+    uint64_t name;
+    CUresult r = gpc_wire_gp_launch_updatable_on(
+        l->on, l->f, l->stream, s->grid[0], s->grid[1], s->grid[2], s->block[0], s->block[1],
+        s->block[2], s->shared, l->k->bytes, l->attribute_count, packed, l->attributes, &name);
+    if (r == CUDA_SUCCESS)
+        l->updatable->value.deviceUpdatableKernelNode.devNode = (CUgraphDeviceNode)(uintptr_t)name;
+    return r;
+}
 
 static CUresult launch_packed(const struct launch *l, unsigned char *packed)
 {
@@ -232,6 +245,8 @@ static CUresult launch_packed(const struct launch *l, unsigned char *packed)
     struct together t = together_of(l->k, l->on, l->flags, l->attributes, l->attribute_count);
     if ((r = check_together(l->f, l->k, s, l->on, &t)) != CUDA_SUCCESS)
         return r;
+    if (l->updatable)
+        return send_updatable(l, packed);
     return gpc_wire_gp_launch_on(l->on, l->f, l->stream, s->grid[0], s->grid[1], s->grid[2],
                                  s->block[0], s->block[1], s->block[2], s->shared, l->flags,
                                  l->k->bytes, l->attribute_count, packed, l->attributes);
@@ -270,20 +285,22 @@ CUresult gpc_launch(const struct gpc_route *on, CUfunction f, const struct gpc_s
                     CUstream stream, void **parameters, void **extra, uint32_t flags)
 {
     return launch(&(struct launch){on, gpc_kernel_of(f), f, shape, stream, parameters, extra, flags,
-                                   no_attributes, 0});
+                                   no_attributes, 0, NULL});
 }
 
 /* The values of an attribute that may travel; the worker has the same list and
- * the last word. Handles of graph nodes are left to the graphs' own functions. */
-static CUresult check_attributes(uint16_t op, const CUlaunchAttribute *a, unsigned count)
+ * the last word. */
+static CUresult check_attributes(CUlaunchAttribute *a, unsigned count,
+                                 CUlaunchAttribute **updatable)
 {
+    *updatable = NULL;
     if (count && !a)
         return CUDA_ERROR_INVALID_VALUE;
     if (count > GP_ATTRIBUTES_PER_LAUNCH_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; i++) {
         if (a[i].id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
-            return gpc_refuse_because(op, "kernels that a device updates");
+            *updatable = &a[i];
         if ((unsigned)a[i].id >= CU_LAUNCH_ATTRIBUTE_MAX)
             return CUDA_ERROR_INVALID_VALUE;
         if (a[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
@@ -299,7 +316,8 @@ GPC_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
 {
     if (!config)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = check_attributes(GP_OP_cuLaunchKernelEx, config->attrs, config->numAttrs);
+    CUlaunchAttribute *updatable;
+    CUresult r = check_attributes(config->attrs, config->numAttrs, &updatable);
     if (r != CUDA_SUCCESS)
         return r;
     struct gpc_shape s = {{config->gridDimX, config->gridDimY, config->gridDimZ},
@@ -318,6 +336,7 @@ GPC_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
                              extra,
                              flags,
                              config->numAttrs ? config->attrs : no_attributes,
-                             config->numAttrs};
+                             config->numAttrs,
+                             updatable};
     return gpc_leave(launch(&l));
 }

@@ -27,6 +27,9 @@ static CUresult attribute_take(struct gpw_session *s, const CUlaunchAttribute *f
     case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
     case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
         return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+        to->value.deviceUpdatableKernelNode.devNode = NULL;
+        return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
         event = &to->value.programmaticEvent.event;
         break;
@@ -52,25 +55,73 @@ static CUresult attributes_take(struct gpw_session *s, const CUlaunchAttribute *
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(struct gpw_session *s, CUfunction function, CUlaunchConfig *config,
-                       uint32_t flags, const CUlaunchAttribute *attributes, void **pointers)
+struct asked {
+    CUfunction function;
+    uint32_t flags, parameter_bytes;
+    const void *parameters;
+    const CUlaunchAttribute *attributes;
+    uint64_t *name; /* of the node, for kernels; may be NULL */
+};
+
+/* What the driver writes into a list. */
+static uint64_t name_in(const CUlaunchAttribute *list, uint32_t count)
+{
+    uint64_t name = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (list[i].id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
+            name = (uint64_t)list[i].value.deviceUpdatableKernelNode.devNode;
+    return name;
+}
+
+static CUresult launch_ex(struct gpw_session *s, const struct asked *a, CUlaunchConfig *c,
+                          void **pointers)
+{
+    CUlaunchAttribute list[GP_ATTRIBUTES_PER_LAUNCH_MAX];
+    CUresult r = attributes_take(s, a->attributes, c->numAttrs, list);
+    if (r != CUDA_SUCCESS)
+        return r;
+    c->attrs = list;
+    r = s->driver->cuLaunchKernelEx(c, a->function, pointers, NULL);
+    if (r == CUDA_SUCCESS && a->name)
+        *a->name = name_in(list, c->numAttrs);
+    return r;
+}
+
+static CUresult launch(struct gpw_session *s, const struct asked *a, CUlaunchConfig *config,
+                       void **pointers)
 {
     const CUlaunchConfig *c = config;
-    if (flags & GP_LAUNCH_EX) {
-        CUlaunchAttribute list[GP_ATTRIBUTES_PER_LAUNCH_MAX];
-        CUresult r = attributes_take(s, attributes, c->numAttrs, list);
-        if (r != CUDA_SUCCESS)
-            return r;
-        config->attrs = list;
-        return s->driver->cuLaunchKernelEx(config, function, pointers, NULL);
+    if (a->flags & GP_LAUNCH_EX)
+        return launch_ex(s, a, config, pointers);
+    if (a->flags & GP_LAUNCH_COOPERATIVE)
+        return s->driver->cuLaunchCooperativeKernel(
+            a->function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
+            c->blockDimZ, c->sharedMemBytes, c->hStream, pointers);
+    return s->driver->cuLaunchKernel(a->function, c->gridDimX, c->gridDimY, c->gridDimZ,
+                                     c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes,
+                                     c->hStream, pointers, NULL);
+}
+
+static CUresult launch_checked(struct gpw_session *s, const struct asked *a, CUlaunchConfig *config)
+{
+    void *pointers[GP_PARAMETERS_MAX];
+    struct gpw_parameters p;
+    CUresult r = gpw_parameters_of(s, a->function, &p);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (p.bytes != a->parameter_bytes) {
+        gpw_session_broken(s, "a launch whose parameters are not the kernel's");
+        return CUDA_ERROR_INVALID_VALUE;
     }
-    if (flags & GP_LAUNCH_COOPERATIVE)
-        return s->driver->cuLaunchCooperativeKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ,
-                                                    c->blockDimX, c->blockDimY, c->blockDimZ,
-                                                    c->sharedMemBytes, c->hStream, pointers);
-    return s->driver->cuLaunchKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
-                                     c->blockDimY, c->blockDimZ, c->sharedMemBytes, c->hStream,
-                                     pointers, NULL);
+    if (p.local && !gpw_growth_local_fits(s, p.local))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < p.count; i++)
+        pointers[i] = (char *)(uintptr_t)a->parameters + p.at[i].offset;
+    gpw_modules_launched(s, p.prints);
+    r = launch(s, a, config, pointers);
+    if (p.local && r == CUDA_SUCCESS)
+        gpw_growth_local_taken(s, p.local);
+    return r;
 }
 
 CUresult gpw_gp_launch(struct gpw_session *s, CUfunction function, CUstream stream, uint32_t grid_x,
@@ -79,26 +130,25 @@ CUresult gpw_gp_launch(struct gpw_session *s, CUfunction function, CUstream stre
                        uint32_t parameter_bytes, uint32_t attribute_count, const void *parameters,
                        const CUlaunchAttribute *attributes)
 {
-    void *pointers[GP_PARAMETERS_MAX];
-    struct gpw_parameters p;
-    CUresult r = gpw_parameters_of(s, function, &p);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (p.bytes != parameter_bytes) {
-        gpw_session_broken(s, "a launch whose parameters are not the kernel's");
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (p.local && !gpw_growth_local_fits(s, p.local))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    for (uint32_t i = 0; i < p.count; i++)
-        pointers[i] = (char *)(uintptr_t)parameters + p.at[i].offset;
+    const struct asked asked = {function, flags, parameter_bytes, parameters, attributes, NULL};
     CUlaunchConfig config = {grid_x,  grid_y,       grid_z, block_x, block_y,
                              block_z, shared_bytes, stream, NULL,    attribute_count};
-    gpw_modules_launched(s, p.prints);
-    r = launch(s, function, &config, flags, attributes, pointers);
-    if (p.local && r == CUDA_SUCCESS)
-        gpw_growth_local_taken(s, p.local);
-    return r;
+    return launch_checked(s, &asked, &config);
+}
+
+CUresult gpw_gp_launch_updatable(struct gpw_session *s, CUfunction function, CUstream stream,
+                                 uint32_t grid_x, uint32_t grid_y, uint32_t grid_z,
+                                 uint32_t block_x, uint32_t block_y, uint32_t block_z,
+                                 uint32_t shared_bytes, uint32_t parameter_bytes,
+                                 uint32_t attribute_count, const void *parameters,
+                                 const CUlaunchAttribute *attributes, uint64_t *name)
+{
+    const struct asked asked = {function,   GP_LAUNCH_EX, parameter_bytes,
+                                parameters, attributes,   name};
+    CUlaunchConfig config = {grid_x,  grid_y,       grid_z, block_x, block_y,
+                             block_z, shared_bytes, stream, NULL,    attribute_count};
+    *name = 0;
+    return launch_checked(s, &asked, &config);
 }
 
 CUresult gpw_gp_occupancy_clusters(struct gpw_session *s, CUfunction function, uint32_t potential,
