@@ -1,5 +1,5 @@
 /* Functions that CUDA's runtime on the device provides: printf, malloc, free, assert, and the
- * values of graphs' conditions. */
+ * values of graphs' conditions. Others are called from here. */
 #include "exec_grid.h"
 
 #include <string.h>
@@ -112,6 +112,12 @@ enum sg_step sg_builtin_call(struct sg_warp *w, const struct sg_insn *in, uint32
             break;
         case SG_B_SET_CONDITION:
             set_condition(w, call, l);
+            break;
+        case SG_B_NODE_PARAMETERS:
+        case SG_B_NODE_GRID:
+        case SG_B_NODE_ENABLED:
+        case SG_B_NODE_UPDATES:
+            step = sg_update_call(w, in, l, callee->builtin);
             break;
         case SG_B_ASSERTFAIL:
             step = fail_assertion(w, in, l);

@@ -255,6 +255,9 @@ bool sg_builtin_argument(struct sg_warp *w, const struct sg_call *call, uint32_t
                          void *out, uint32_t bytes);
 /* What the call returns to a lane. */
 void sg_builtin_give(struct sg_warp *w, const struct sg_call *call, unsigned lane, uint64_t value);
+/* One of those from SG_B_NODE_PARAMETERS on (exec_updates.c). */
+enum sg_step sg_update_call(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
+                            uint8_t builtin);
 /* One of those from SG_B_CHILD_BUFFER on (exec_children.c). */
 enum sg_step sg_runtime_call(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
                              uint8_t builtin);

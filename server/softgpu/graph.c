@@ -281,6 +281,8 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
         return CUDA_ERROR_INVALID_VALUE;
     if (sg_graph_has_memory(graph))
         return CUDA_ERROR_NOT_SUPPORTED;
+    if (hNode->type == CU_GRAPH_NODE_TYPE_KERNEL && hNode->op->kernel.updates)
+        return CUDA_ERROR_INVALID_VALUE;
     sg_graph_drop(hNode);
     return CUDA_SUCCESS;
 }

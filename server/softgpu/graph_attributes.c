@@ -45,16 +45,9 @@ static CUresult launch_with(CUgraphNode node, CUlaunchAttribute *list, unsigned 
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
-                                       const CUkernelNodeAttrValue *value)
+static CUresult set(CUgraphNode node, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue *value)
 {
-    SG_LOCKED;
-    SG_READY();
-    if (is_kernel(hNode) && attr == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (!is_kernel(hNode) || !is_of_nodes(attr) || !value)
-        return CUDA_ERROR_INVALID_VALUE;
-    const struct sg_kernel *k = &hNode->op->kernel;
+    const struct sg_kernel *k = &node->op->kernel;
     unsigned count = 0;
     CUlaunchAttribute *list = calloc(k->attribute_count + 1, sizeof(*list));
     if (!list)
@@ -64,9 +57,37 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID att
             list[count++] = k->attributes[i];
     list[count].id = attr;
     list[count++].value = *value;
-    CUresult result = launch_with(hNode, list, count);
+    CUresult result = launch_with(node, list, count);
     free(list);
     return result;
+}
+
+/* Once a node may be updated, it stays so and keeps its name. */
+static CUresult let_update(CUgraphNode node, CUkernelNodeAttrValue *value)
+{
+    CUgraphDeviceNode name = sg_updates_name(&node->op->kernel);
+    if (name && value->deviceUpdatableKernelNode.deviceUpdatable != 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!name) {
+        CUkernelNodeAttrValue own = *value;
+        own.deviceUpdatableKernelNode.devNode = NULL;
+        SG_TRY(set(node, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &own));
+        name = sg_updates_name(&node->op->kernel);
+    }
+    value->deviceUpdatableKernelNode.devNode = name;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                       const CUkernelNodeAttrValue *value)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!is_kernel(hNode) || !value)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attr == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
+        return let_update(hNode, (CUkernelNodeAttrValue *)(uintptr_t)value);
+    return is_of_nodes(attr) ? set(hNode, attr, value) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* What a node has that nobody has told. */
@@ -104,6 +125,8 @@ CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src)
     SG_LOCKED;
     SG_READY();
     if (!is_kernel(dst) || !is_kernel(src) || dst->op->context != src->op->context)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (dst->op->kernel.updates || src->op->kernel.updates)
         return CUDA_ERROR_INVALID_VALUE;
     return launch_with(dst, src->op->kernel.attributes, src->op->kernel.attribute_count);
 }

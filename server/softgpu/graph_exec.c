@@ -46,10 +46,15 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags, s
             f->why = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
     }
     if (result == CUDA_SUCCESS)
+        result = sg_updates_instantiate(exec->graph);
+    bool updates = result == CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
         result = sg_blocks_instantiate(exec->graph);
     if (result == CUDA_SUCCESS && !sg_handle_add(exec, SG_EXEC))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
+        if (updates)
+            sg_updates_end(exec->graph);
         if (exec->graph)
             sg_graph_free(exec->graph);
         free(exec);
@@ -109,6 +114,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
     SG_TRY(sg_capture_unsafe());
     sg_handle_remove(hGraphExec);
     sg_blocks_run(hGraphExec->graph, false);
+    sg_updates_end(hGraphExec->graph);
     sg_graph_free(hGraphExec->graph); /* launches under way hold their operations */
     free(hGraphExec);
     return CUDA_SUCCESS;
@@ -271,7 +277,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
         (node->type != CU_GRAPH_NODE_TYPE_KERNEL && node->type != CU_GRAPH_NODE_TYPE_MEMSET &&
          node->type != CU_GRAPH_NODE_TYPE_MEMCPY))
         return CUDA_ERROR_INVALID_VALUE;
-    node->disabled = !isEnabled;
+    __atomic_store_n(sg_updates_disabled(node), !isEnabled, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
 }
 
@@ -281,7 +287,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
     CUgraphNode node = exec_node(hGraphExec, hNode);
     if (!node || !isEnabled)
         return CUDA_ERROR_INVALID_VALUE;
-    *isEnabled = !node->disabled;
+    *isEnabled = !__atomic_load_n(sg_updates_disabled(node), __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
 }
 
@@ -295,7 +301,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_kernel_node_op(nodeParams, node->op->context, node, &op));
     sg_node_replace(node, op);
-    return CUDA_SUCCESS;
+    return sg_updates_begin(&op->kernel);
 }
 
 /* Of a child: what it launches, in the shape that it has. */
@@ -396,6 +402,8 @@ static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultI
     CUresult result = sg_graph_sort(copy);
     if (result == CUDA_SUCCESS) {
         *info = compare(exec->graph, copy);
+        if (sg_updates_any(exec->graph) || sg_updates_any(copy))
+            info->result = CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
         if (info->errorNode)
             info->errorNode = info->errorNode->origin;
         if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS)

@@ -134,6 +134,23 @@ static inline bool sg_node_is_memory(CUgraphNode node)
     return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
 }
 
+/* ---- nodes that kernels update (graph_updates.c); sg.lock is held, where nothing else is said ---- */
+/* What the kernel's attributes say: by the name that is there, or as a new node of its own. */
+CUresult sg_updates_take(struct sg_kernel *kernel);
+void sg_updates_drop(struct sg_updates *updates);
+CUgraphDeviceNode sg_updates_name(const struct sg_kernel *kernel); /* NULL: it is none */
+bool sg_updates_any(CUgraph graph);
+/* Of an executable: once at a time. */
+CUresult sg_updates_instantiate(CUgraph graph);
+void sg_updates_end(CUgraph graph);
+/* What kernels have changed is as the node has it again. */
+CUresult sg_updates_begin(const struct sg_kernel *kernel);
+bool *sg_updates_disabled(CUgraphNode node);
+/* On the way to the kernel, without sg.lock: `parameters` are to be freed. */
+CUresult sg_updates_now(struct sg_updates *updates, struct sg_launch *launch,
+                        unsigned char **parameters, bool *runs);
+bool sg_updates_change(uint64_t name, const struct sg_update *update);
+
 /* ---- conditional nodes (graph_condition.c); sg.lock is held, where nothing else is said ---- */
 CUresult sg_condition_node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends,
                                size_t count, CUDA_CONDITIONAL_NODE_PARAMS *p); /* takes it */

@@ -75,6 +75,7 @@ static CUresult read_attributes(const CUlaunchConfig *c, struct sg_kernel *kerne
             break;
         /* Hints, and an order weaker than the one that streams here keep. */
         case CU_LAUNCH_ATTRIBUTE_IGNORE:
+        case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: /* below */
         case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
         case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
         case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
@@ -87,7 +88,6 @@ static CUresult read_attributes(const CUlaunchConfig *c, struct sg_kernel *kerne
             break;
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
         case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-        case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
             return CUDA_ERROR_NOT_SUPPORTED;
         default:
             return CUDA_ERROR_INVALID_VALUE;
@@ -191,6 +191,7 @@ static CUresult prepare(const CUlaunchConfig *c, CUfunction handle, CUfunction f
     SG_TRY(check_cluster(c, function, kernel->cluster));
     SG_TRY(check_cooperative(kernel));
     SG_TRY(sg_references_hold(function->module, &kernel->held));
+    SG_TRY(sg_updates_take(kernel));
     return pack(kernel, parameters, extra);
 }
 
@@ -221,6 +222,17 @@ static void print(void *context, const char *text, size_t n)
     fflush(stdout);
 }
 
+static CUresult run(const struct sg_op *op, const struct sg_launch *launch)
+{
+    char fault[512] = "";
+    if (!sg_time_enter(op->context->device, &op->context->cancel))
+        return CUDA_ERROR_LAUNCH_TIMEOUT; /* its context is ending */
+    CUresult result = sg_launch_run(launch, fault, sizeof(fault));
+    if (result != CUDA_SUCCESS && !__atomic_load_n(&op->context->cancel, __ATOMIC_RELAXED))
+        sg_complain("%s", fault[0] ? fault : "a kernel failed");
+    return result;
+}
+
 CUresult sg_kernel_run(const struct sg_op *op)
 {
     const struct sg_kernel *kernel = &op->kernel;
@@ -237,29 +249,47 @@ CUresult sg_kernel_run(const struct sg_op *op)
         .breathe = sg_time_breathe,
         .due = sg_time_due,
         .set_condition = sg_condition_set,
+        .update_node = sg_updates_change,
         .clock_hz = 1000000000,
     };
     memcpy(launch.grid, kernel->grid, sizeof(launch.grid));
     memcpy(launch.block, kernel->block, sizeof(launch.block));
     memcpy(launch.cluster, kernel->cluster, sizeof(launch.cluster));
-    char fault[512] = "";
-    if (!sg_time_enter(op->context->device, &op->context->cancel))
-        return CUDA_ERROR_LAUNCH_TIMEOUT; /* its context is ending */
-    CUresult result = sg_launch_run(&launch, fault, sizeof(fault));
-    if (result != CUDA_SUCCESS && !__atomic_load_n(&op->context->cancel, __ATOMIC_RELAXED))
-        sg_complain("%s", fault[0] ? fault : "a kernel failed");
+    unsigned char *changed;
+    bool runs;
+    CUresult result = sg_updates_now(kernel->updates, &launch, &changed, &runs);
+    if (result == CUDA_SUCCESS && runs)
+        result = run(op, &launch);
+    free(changed);
     return result;
 }
 
 /* ---- entry points ---- */
+/* The names of nodes in a list: what they are before says nothing. */
+static void name_updates(const CUlaunchConfig *config, CUgraphDeviceNode name)
+{
+    for (unsigned i = 0; config->attrs && i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
+            config->attrs[i].value.deviceUpdatableKernelNode.devNode = name;
+}
+
 static CUresult launch(const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra)
 {
     SG_LOCKED;
     CUstream stream;
     struct sg_op *op;
     SG_TRY(sg_stream_get(config->hStream, &stream));
+    name_updates(config, NULL);
     SG_TRY(sg_launch_prepare(config, f, parameters, extra, stream->context, &op));
-    return sg_stream_submit(stream, op);
+    CUgraphDeviceNode name = sg_updates_name(&op->kernel);
+    if (name && !stream->capture) {
+        sg_op_unref(op);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    SG_TRY(sg_stream_submit(stream, op));
+    if (name)
+        name_updates(config, name);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,

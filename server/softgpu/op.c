@@ -35,6 +35,7 @@ void sg_op_unref(struct sg_op *op)
         free(op->kernel.pointers);
         free(op->kernel.attributes);
         sg_textures_release(&op->kernel.held);
+        sg_updates_drop(op->kernel.updates);
         if (op->kernel.function)
             sg_module_unref(op->kernel.function->module);
         break;

@@ -8,7 +8,7 @@ add_library(sg_ptx STATIC ${SG_LEVELLED}
   exec_atomic.c exec_barrier.c exec_bulk.c exec_block.c exec_builtin.c exec_carry.c exec_children.c exec_control.c exec_crew.c
   exec_fault.c exec_float.c exec_frame.c exec_heap.c exec_image.c exec_lanes.c
   exec_launch.c exec_level.c exec_matrix.c exec_matrix_move.c exec_mbarrier.c exec_memory.c exec_order.c exec_print.c exec_rounds.c
-  exec_select.c exec_sparse.c exec_special.c exec_step.c exec_surface.c exec_tensor.c exec_texture.c exec_warp.c exec_warpgroup.c ptx_arena.c ptx_async.c ptx_bulk.c ptx_call.c
+  exec_select.c exec_sparse.c exec_special.c exec_step.c exec_surface.c exec_tensor.c exec_texture.c exec_updates.c exec_warp.c exec_warpgroup.c ptx_arena.c ptx_async.c ptx_bulk.c ptx_call.c
   ptx_declare.c ptx_decode.c ptx_function.c ptx_lex.c ptx_matrix.c ptx_module.c
   ptx_opcode.c ptx_operand.c ptx_parse.c ptx_symbol.c ptx_texture.c ptx_warpgroup.c)
 target_include_directories(sg_ptx PUBLIC ${CMAKE_CURRENT_LIST_DIR}

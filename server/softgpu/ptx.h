@@ -111,6 +111,16 @@ struct sg_memory {
     void *context;
 };
 
+/* What a kernel changes of a kernel node; the numbers are CUDA's. */
+enum { SG_UPDATE_GRID = 1, SG_UPDATE_PARAMETERS, SG_UPDATE_ENABLED };
+struct sg_update {
+    uint32_t field;
+    uint32_t grid[3];
+    const void *bytes;
+    uint64_t offset, size;
+    bool enabled;
+};
+
 struct sg_launch {
     const struct sg_function *function;
     uint32_t grid[3], block[3];
@@ -135,6 +145,8 @@ struct sg_launch {
     /* cudaGraphSetConditional, of any thread; may be NULL. */
     void (*set_condition)(void *context, uint64_t handle, uint32_t value);
     void *condition_context;
+    /* Of the node of that name; false: there is none, or it cannot be so. May be NULL. */
+    bool (*update_node)(uint64_t name, const struct sg_update *update);
     uint64_t clock_hz;      /* rate of %clock64 against real time; 0: 1 GHz */
     uint64_t *instructions; /* how many, of all lanes, are added to it; may be NULL */
 };

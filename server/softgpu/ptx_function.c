@@ -53,7 +53,11 @@ static uint8_t builtin_named(const char *name)
                  {"malloc", SG_B_MALLOC},
                  {"free", SG_B_FREE},
                  {"__assertfail", SG_B_ASSERTFAIL},
-                 {"cudaGraphSetConditional", SG_B_SET_CONDITION}};
+                 {"cudaGraphSetConditional", SG_B_SET_CONDITION},
+                 {"cudaGraphKernelNodeSetParam", SG_B_NODE_PARAMETERS},
+                 {"cudaGraphKernelNodeSetGridDim", SG_B_NODE_GRID},
+                 {"cudaGraphKernelNodeSetEnabled", SG_B_NODE_ENABLED},
+                 {"cudaGraphKernelNodeUpdatesApply", SG_B_NODE_UPDATES}};
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (!strcmp(known[i].name, name))
             return known[i].builtin;

@@ -231,6 +231,11 @@ enum sg_builtin {
     SG_B_FREE,
     SG_B_ASSERTFAIL,
     SG_B_SET_CONDITION,
+    /* exec_updates.c */
+    SG_B_NODE_PARAMETERS,
+    SG_B_NODE_GRID,
+    SG_B_NODE_ENABLED,
+    SG_B_NODE_UPDATES,
     /* exec_children.c */
     SG_B_CHILD_BUFFER,
     SG_B_CHILD_LAUNCH,

@@ -252,13 +252,13 @@ struct sg_kernel {
     const struct sg_function *code;
     CUkernel kernel; /* the handle launched, when it was a CUkernel */
     uint32_t grid[3], block[3], cluster[3];
-    uint32_t shared;
-    uint32_t parameter_bytes;
+    uint32_t shared, parameter_bytes;
     unsigned char *parameters;     /* owned */
     void **pointers;               /* owned: one per parameter, into `parameters` */
     CUlaunchAttribute *attributes; /* owned: as they were given */
     unsigned attribute_count;
-    struct sg_texture *held; /* owned: what the module's references were bound to (texref.c) */
+    struct sg_texture *held;    /* owned: what the module's references were bound to (texref.c) */
+    struct sg_updates *updates; /* referenced: a node that kernels update (graph_updates.c) */
     bool cooperative;
 };
 struct sg_op {

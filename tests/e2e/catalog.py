@@ -67,6 +67,7 @@ ONCE_PROGRAMS = (
     Program("linked", "linked", flags=("-rdc=true",)),
     Program("launching", "launching", flags=("-rdc=true",)),
     Program("nested", "nested", flags=("-rdc=true",)),
+    Program("graph_updates", "graph_updates", flags=("-rdc=true",)),
     Program("textures", "textures"),
     Program("matrices", "matrices"),
     Program("async_copies", "async_copies", flags=HOPPER),
@@ -76,7 +77,6 @@ ONCE_PROGRAMS = (
 # What the soft GPU refuses by name.
 CARD_PROGRAMS = (
     Program("graph_launch", "graph_launch", flags=("-rdc=true",)),
-    Program("graph_updates", "graph_updates", flags=("-rdc=true",)),
 )
 
 DRIVER_PROGRAMS = (

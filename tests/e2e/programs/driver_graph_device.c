@@ -202,6 +202,29 @@ static void refused(void)
     CU(cuGraphDestroy(m.graph));
 }
 
+/* What such a node and its graph are refused; and a launch that nothing captures. */
+static void may_not(CUgraph graph, CUgraphNode node)
+{
+    CUlaunchAttribute updatable = {.id = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE};
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, stream, &updatable, 1};
+    void *parameters[] = {&memory, &(uint64_t){0}};
+    struct made plain = make(1, 2);
+    CUgraphExecUpdateResultInfo info;
+    CUgraphExec exec, second;
+    EXPECT(cuGraphKernelNodeSetAttribute(node, updatable.id, &updatable.value) != CUDA_SUCCESS,
+           "it is not updatable any more");
+    EXPECT(cuGraphKernelNodeCopyAttributes(plain.kernel, node) != CUDA_SUCCESS, "copied from it");
+    EXPECT(cuGraphKernelNodeCopyAttributes(node, plain.kernel) != CUDA_SUCCESS, "copied to it");
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    EXPECT(cuGraphInstantiate(&second, graph, 0) != CUDA_SUCCESS, "it was instantiated twice");
+    EXPECT(cuGraphExecUpdate(exec, graph, &info) != CUDA_SUCCESS, "it was updated whole");
+    CU(cuGraphExecDestroy(exec));
+    updatable.value.deviceUpdatableKernelNode.deviceUpdatable = 1;
+    EXPECT(cuLaunchKernelEx(&config, function, parameters, NULL) != CUDA_SUCCESS,
+           "launched, though nothing captures it");
+    CU(cuGraphDestroy(plain.graph));
+}
+
 /* Which kernels may do is in graph_updates.cu: here, who names a node for them, or has no name. */
 static void nodes_that_kernels_update(void)
 {
@@ -212,14 +235,12 @@ static void nodes_that_kernels_update(void)
     CU(cuGraphKernelNodeGetAttribute(m.kernel, what, &value));
     EXPECT(value.deviceUpdatableKernelNode.deviceUpdatable == 0, "a node is said to be updatable");
     value = (CUkernelNodeAttrValue){.deviceUpdatableKernelNode = {.deviceUpdatable = 1}};
-    CUresult r = cuGraphKernelNodeSetAttribute(m.kernel, what, &value);
-    bool named = value.deviceUpdatableKernelNode.devNode != NULL;
-    EXPECT(r == (named ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED), "%d, and %s", r,
-           named ? "a name" : "no name");
-    if (named) {
-        CU(cuGraphKernelNodeGetAttribute(m.kernel, what, &value));
-        EXPECT(value.deviceUpdatableKernelNode.deviceUpdatable == 1, "it is not updatable");
-    }
+    CU(cuGraphKernelNodeSetAttribute(m.kernel, what, &value));
+    CUgraphDeviceNode name = value.deviceUpdatableKernelNode.devNode;
+    EXPECT(name != NULL, "it has no name");
+    CU(cuGraphKernelNodeGetAttribute(m.kernel, what, &value));
+    EXPECT(value.deviceUpdatableKernelNode.deviceUpdatable == 1, "it is not updatable");
+    may_not(m.graph, m.kernel);
     CU(cuGraphDestroy(m.graph));
 }
 

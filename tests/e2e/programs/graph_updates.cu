@@ -1,6 +1,6 @@
 /*
- * Kernels that change a node of their own graph: its parameters, its grid, and whether it runs. What
- * the node does is in graph_updates_part.cu. The soft GPU does not load this.
+ * Kernels that change a node of their own graph: its parameters, its grid, and whether it runs, in a
+ * graph made by hand and in a captured one. What the node does is in graph_updates_part.cu.
  */
 #include "check.h"
 
@@ -15,6 +15,25 @@ __global__ void change(cudaGraphDeviceNode_t node, int *step, int *errors)
     errors[0] = cudaGraphKernelNodeSetParam(node, sizeof(int *), at * 10);
     errors[1] = cudaGraphKernelNodeSetGridDim(node, dim3(at, 1, 1));
     errors[2] = cudaGraphKernelNodeSetEnabled(node, at != 3);
+}
+
+/* The same at once. */
+__global__ void change_together(cudaGraphDeviceNode_t node, int *step, int *errors)
+{
+    int at = ++*step, more = at * 10;
+    alignas(cudaGraphKernelNodeUpdate) char room[3 * sizeof(cudaGraphKernelNodeUpdate)];
+    cudaGraphKernelNodeUpdate *updates = (cudaGraphKernelNodeUpdate *)room; /* nothing makes one */
+    updates[0].node = updates[1].node = updates[2].node = node;
+    updates[0].field = cudaGraphKernelNodeFieldParam;
+    updates[0].updateData.param.pValue = &more;
+    updates[0].updateData.param.offset = sizeof(int *);
+    updates[0].updateData.param.size = sizeof more;
+    updates[1].field = cudaGraphKernelNodeFieldGridDim;
+    updates[1].updateData.gridDim = dim3(at, 1, 1);
+    updates[2].field = cudaGraphKernelNodeFieldEnabled;
+    updates[2].updateData.isEnabled = at != 3;
+    errors[0] = cudaGraphKernelNodeUpdatesApply(updates, 3);
+    errors[1] = errors[2] = cudaSuccess;
 }
 
 struct made {
@@ -53,6 +72,62 @@ static struct made make(int *values, int *step, int *errors)
     return m;
 }
 
+static void launch_updatable(struct made *m, cudaStream_t stream, int *values, int more)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    attribute.id = cudaLaunchAttributeDeviceUpdatableKernelNode;
+    attribute.val.deviceUpdatableKernelNode.deviceUpdatable = 1;
+    config.gridDim = config.blockDim = dim3(1, 1, 1);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    CUDA(cudaLaunchKernelEx(&config, add, values, more));
+    m->name = attribute.val.deviceUpdatableKernelNode.devNode;
+}
+
+/* What changes the node needs its name, so it is captured later, and the node waits for it. */
+static struct made capture(int *values, int *step, int *errors)
+{
+    struct made m = {};
+    cudaStream_t stream;
+    cudaStreamCaptureStatus status;
+    const cudaGraphNode_t *behind;
+    size_t count;
+    CUDA(cudaStreamCreate(&stream));
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    launch_updatable(&m, stream, values, 1);
+    CUDA(cudaStreamGetCaptureInfo(stream, &status, NULL, &m.graph, &behind, NULL, &count));
+    EXPECT(count == 1, "%zu nodes are the last", count);
+    m.changed = behind[0];
+    CUDA(cudaStreamUpdateCaptureDependencies(stream, NULL, NULL, 0,
+                                             cudaStreamSetCaptureDependencies));
+    change_together<<<1, 1, 0, stream>>>(m.name, step, errors);
+    CUDA(cudaStreamGetCaptureInfo(stream, &status, NULL, &m.graph, &behind, NULL, &count));
+    m.changing = behind[0];
+    CUDA(cudaGraphAddDependencies(m.graph, &m.changing, &m.changed, NULL, 1));
+    CUDA(cudaStreamUpdateCaptureDependencies(stream, &m.changed, NULL, 1,
+                                             cudaStreamSetCaptureDependencies));
+    CUDA(cudaStreamEndCapture(stream, &m.graph));
+    CUDA(cudaStreamDestroy(stream));
+    return m;
+}
+
+/* A launch that is no node's has no name, and none is told. */
+static void not_captured(int *values)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    int more = 0;
+    attribute.id = cudaLaunchAttributeDeviceUpdatableKernelNode;
+    attribute.val.deviceUpdatableKernelNode.deviceUpdatable = 1;
+    config.gridDim = config.blockDim = dim3(1, 1, 1);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    EXPECT(cudaLaunchKernelEx(&config, add, values, more) != cudaSuccess, "it was launched");
+    cudaGetLastError();
+}
+
 static void told(const struct made *m)
 {
     cudaLaunchAttributeValue value = {};
@@ -67,24 +142,19 @@ static void told(const struct made *m)
     cudaGetLastError();
 }
 
-int main(void)
+static void launched(struct made m, int *values, int *step, int *errors)
 {
-    int *values, *step, *errors, host[COUNT] = {0}, failed[3];
+    int host[COUNT] = {0}, failed[3], expected[4] = {0};
     cudaStream_t stream;
     cudaGraphExec_t exec, second;
-    CUDA(cudaMalloc(&values, sizeof host));
-    CUDA(cudaMalloc(&step, sizeof *step));
-    CUDA(cudaMalloc(&errors, sizeof failed));
     CUDA(cudaMemset(values, 0, sizeof host));
     CUDA(cudaMemset(step, 0, sizeof *step));
     CUDA(cudaStreamCreate(&stream));
-    struct made m = make(values, step, errors);
     told(&m);
     CUDA(cudaGraphInstantiate(&exec, m.graph, 0));
     EXPECT(cudaGraphInstantiate(&second, m.graph, 0) != cudaSuccess, "instantiated twice");
     cudaGetLastError();
     CUDA(cudaGraphUpload(exec, stream));
-    int expected[4] = {0};
     for (int times = 1; times <= 4; times++) {
         CUDA(cudaGraphLaunch(exec, stream));
         CUDA(cudaStreamSynchronize(stream));
@@ -101,5 +171,16 @@ int main(void)
     CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaGraphDestroy(m.graph));
     CUDA(cudaStreamDestroy(stream));
+}
+
+int main(void)
+{
+    int *values, *step, *errors;
+    CUDA(cudaMalloc(&values, COUNT * sizeof *values));
+    CUDA(cudaMalloc(&step, sizeof *step));
+    CUDA(cudaMalloc(&errors, 3 * sizeof *errors));
+    launched(make(values, step, errors), values, step, errors);
+    launched(capture(values, step, errors), values, step, errors);
+    not_captured(values);
     return finish("graph_updates");
 }
