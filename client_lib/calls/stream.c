@@ -190,6 +190,8 @@ GPC_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned
         return r;
     if (!gpc_handle_live(GP_HANDLE_EVENT, (uint64_t)hEvent))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
     if (gpc_session_of_handle((uint64_t)hEvent) == on.session)
         r = gpc_wire_cuStreamWaitEvent_on(&on, hStream, hEvent, Flags);
     else

@@ -60,6 +60,7 @@ static void waits(void)
                           NULL));
         CU(cuEventRecord(silent, now));
         CU(cuStreamWaitEvent(next, silent, 0));
+        CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuStreamWaitEvent(next, silent, 2));
     }
     CU(cuMemcpyDtoHAsync(host, values, sizeof host, stream));
     CU(cuStreamSynchronize(stream));
