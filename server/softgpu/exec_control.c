@@ -119,10 +119,9 @@ static enum sg_step enter(struct sg_warp *w, const struct sg_insn *in, uint32_t 
     if (!callee->defined)
         return sg_fault(w, in, lane, CUDA_ERROR_ILLEGAL_INSTRUCTION, "%s is not defined",
                         callee->info.name);
-    if (call->argument_count != callee->argument_count ||
-        call->result_count != callee->result_count)
+    if (call->argument_count != callee->argument_count)
         return sg_fault(w, in, lane, CUDA_ERROR_ILLEGAL_INSTRUCTION,
-                        "%s is called with another number of arguments or results than it has",
+                        "%s is called with another number of arguments than it has",
                         callee->info.name);
     CUresult why;
     struct sg_frame *frame = sg_frame_enter(w, callee, w->frame, mask, &why);
@@ -199,7 +198,9 @@ SG_HANDLER(sg_do_ret)
         return sg_do_exit(w, in, mask);
     const struct sg_call *call = frame->site->call;
     const struct sg_function *f = frame->function;
-    for (uint32_t i = 0; i < call->result_count; i++) {
+    /* What another part of the program takes for a result, of a function that has none, is anything,
+     * as on a card: Numba does so. */
+    for (uint32_t i = 0; i < call->result_count && i < f->result_count; i++) {
         struct place from = formal_place(frame, &f->results[i]);
         if (call->results[i].kind == SG_O_NONE)
             continue;

@@ -59,6 +59,35 @@ static void linking_weak(void)
     OK(cuLinkDestroy(state));
 }
 
+/* A caller takes a result of a function that has none: Numba declares it so. */
+static void linking_results(void)
+{
+    static char parts[2][512] = {
+        HEAD ".extern .func (.param .b32 r) stores(.param .b64 at);\n"
+             ".visible .entry calls(.param .u64 out)\n{\n  .reg .b64 %d<2>;\n  .reg .b32 %r<2>;\n"
+             "  ld.param.u64 %d1, [out];\n  {\n  .param .b64 p;\n  .param .b32 q;\n"
+             "  st.param.b64 [p], %d1;\n  call (q), stores, (p);\n  ld.param.b32 %r1, [q];\n  }\n"
+             "  ret;\n}\n",
+        HEAD ".visible .func stores(.param .b64 at)\n{\n  .reg .b64 %d<2>;\n"
+             "  ld.param.b64 %d1, [at];\n  st.global.b32 [%d1], 9;\n  ret;\n}\n"};
+    CUlinkState state;
+    CUmodule module;
+    CUdeviceptr out;
+    void *image;
+    size_t size;
+    OK(cuMemAlloc(&out, 4));
+    OK(cuLinkCreate(0, NULL, NULL, &state));
+    for (int i = 0; i < 2; i++)
+        OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, parts[i], strlen(parts[i]) + 1, "part", 0, NULL,
+                         NULL));
+    OK(cuLinkComplete(state, &image, &size));
+    OK(cuModuleLoadData(&module, image));
+    OK(cuLinkDestroy(state));
+    CHECK(run_part(module, "calls", out) == 9);
+    OK(cuModuleUnload(module));
+    OK(cuMemFree(out));
+}
+
 /* What is said of a kernel before or behind its definition changes nothing of it. */
 static void declared_again(void)
 {
@@ -182,6 +211,7 @@ int main(void)
 {
     softgpu_begin();
     linking_weak();
+    linking_results();
     linking_missing();
     grid_of_library();
     managed_far_from_all();
