@@ -23,12 +23,15 @@
 
 const char *const null_kind_names[NULL_KINDS] = {"launch",       "launch in the legacy stream",
                                                  "event record", "stream waits for event",
-                                                 "set memory",   "copy on the device"};
+                                                 "set memory",   "copy on the device",
+                                                 "copy into pinned memory"};
 const enum null_call null_kind_call[NULL_KINDS] = {NULL_cuLaunchKernel,  NULL_cuLaunchKernel,
                                                    NULL_cuEventRecord,   NULL_cuStreamWaitEvent,
-                                                   NULL_cuMemsetD8Async, NULL_cuMemcpyAsync};
+                                                   NULL_cuMemsetD8Async, NULL_cuMemcpyAsync,
+                                                   NULL_cuMemcpyDtoHAsync};
 
 #define MEMORY_BYTES ((size_t)1 << 20)
+#define PINNED_AT 0x7f0000000000 /* of the client's addresses */
 #define PLENTY (UINT64_C(64) << 30)
 #define GPU_LOOKS 4    /* the worker looks so often for a message while the GPU is at a kernel */
 #define CLIENT_LOOKS 2 /* and the client sends the next one so much later */
@@ -157,7 +160,8 @@ static void take_seat(void)
     null_must(page != MAP_FAILED, "the arbiter's side of the page");
     page->version = GP_PAGE_VERSION;
     page->flags = GP_PAGE_HOLDS;
-    page->check_at = UINT64_MAX;
+    page->check_at = page->alone_until[GP_BOARD_UPLOAD] = UINT64_MAX;
+    page->alone_until[GP_BOARD_DOWNLOAD] = UINT64_MAX;
     page->granted = page->memory_limit = PLENTY;
     page->members = 1;
     null_must(gpw_gate_open(&session, 0, page_fd, bell_fd) == 0, "a seat");
@@ -202,6 +206,10 @@ void null_session_open(bool seat)
                     0);
     null_must(gpw_memory_place(s, GP_WINDOW_BASE) == CUDA_SUCCESS, "addresses");
     memory = allocate(MEMORY_BYTES);
+    static struct gpw_pinned pinned = {.address = PINNED_AT, .context = NULL_CONTEXT};
+    static unsigned char bytes[4096];
+    pinned.share = (struct gp_share){.addr = bytes, .size = sizeof bytes};
+    s->memory->pinned = &pinned;
     s->memory->completions = (struct gpw_gpu_page){
         .share = {.addr = null_gpu.page, .size = sizeof null_gpu.page}, .open = true};
 }
@@ -257,8 +265,12 @@ static void write_message(enum null_kind kind, union message *m)
             {.size = sizeof m->set, .op = GP_OP_cuMemsetD8Async}, memory, 0, 64, stream};
         break;
     default:
-        m->copy = (struct gp_req_gp_copy){
-            {.size = sizeof m->copy, .op = GP_OP_gp_copy}, memory + 4096, memory, 64, stream, 0};
+        m->copy = (struct gp_req_gp_copy){{.size = sizeof m->copy, .op = GP_OP_gp_copy},
+                                          kind == NULL_READ ? PINNED_AT + 64 : memory + 4096,
+                                          memory,
+                                          64,
+                                          stream,
+                                          0};
         break;
     }
 }

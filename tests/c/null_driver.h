@@ -17,6 +17,8 @@
     F(cuStreamWaitEvent)                                                                           \
     F(cuMemsetD8Async)                                                                             \
     F(cuMemcpyAsync)                                                                               \
+    F(cuMemcpyDtoHAsync)                                                                           \
+    F(cuPointerGetAttribute)                                                                       \
     F(cuEventQuery)                                                                                \
     F(cuEventSynchronize)                                                                          \
     F(cuEventCreate)                                                                               \
@@ -50,6 +52,7 @@ enum null_kind {
     NULL_WAIT,
     NULL_SET,
     NULL_COPY, /* on the device */
+    NULL_READ, /* from there into pinned memory */
     NULL_KINDS
 };
 extern const char *const null_kind_names[NULL_KINDS];

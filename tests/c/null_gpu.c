@@ -61,6 +61,20 @@ static CUresult null_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstre
     return CUDA_SUCCESS;
 }
 
+static CUresult null_read(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    (void)to, (void)from, (void)bytes, (void)stream;
+    COUNT(cuMemcpyDtoHAsync);
+    return CUDA_SUCCESS;
+}
+
+static CUresult null_pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr at)
+{
+    (void)data, (void)attribute, (void)at;
+    COUNT(cuPointerGetAttribute);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult null_event_query(CUevent event)
 {
     COUNT(cuEventQuery);
@@ -242,6 +256,8 @@ struct gpw_driver null_gpu_driver = {
     .cuStreamWaitEvent = null_stream_wait,
     .cuMemsetD8Async = null_set,
     .cuMemcpyDtoDAsync_v2 = null_copy,
+    .cuMemcpyDtoHAsync_v2 = null_read,
+    .cuPointerGetAttribute = null_pointer_attribute,
     .cuEventQuery = null_event_query,
     .cuEventSynchronize = null_event_synchronize,
     .cuEventCreate = null_event_create,

@@ -59,6 +59,12 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
     return true;
 }
 
+void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    (void)s, (void)address, (void)bytes;
+    return NULL;
+}
+
 bool gpw_host_functions_pending(struct gpw_session *s)
 {
     (void)s;

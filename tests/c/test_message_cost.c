@@ -83,6 +83,15 @@ static void the_context_is_asked_for_once(void **state)
     }
 }
 
+/* What is pinned memory is known here. */
+static void of_pinned_memory_the_driver_is_asked_nothing(void **state)
+{
+    (void)state;
+    struct null_counts c = run(NULL_READ, false);
+    assert_int_equal(c.calls[NULL_cuMemcpyDtoHAsync], MESSAGES);
+    assert_int_equal(c.calls[NULL_cuPointerGetAttribute], 0);
+}
+
 /* A program that allocates and frees again and again has its memory mapped once. */
 static void memory_that_is_freed_is_not_mapped_anew(void **state)
 {
@@ -127,6 +136,7 @@ int main(void)
         cmocka_unit_test(each_message_makes_its_call_once),
         cmocka_unit_test(events_are_not_asked_for_each_message),
         cmocka_unit_test(the_context_is_asked_for_once),
+        cmocka_unit_test(of_pinned_memory_the_driver_is_asked_nothing),
         cmocka_unit_test(memory_that_is_freed_is_not_mapped_anew),
         cmocka_unit_test(the_gate_looks_before_the_worker_waits),
         cmocka_unit_test(a_wait_that_the_gpu_ends_asks_the_driver_for_nothing),

@@ -275,14 +275,20 @@ static uint64_t bytes_of(const struct gp_header *h)
     return bytes < BYTES_MOST ? bytes : BYTES_MOST;
 }
 
+/* A copy takes an end for pinned memory first, and of what is none the driver may have to be asked. */
+static bool is_device_end(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    return !gpw_pinned_find(s, address, bytes) && gpw_memory_is_device(s, address, bytes);
+}
+
 /* A copy whose ends are both known to the worker may still be one to or from the host. */
 static enum gp_work work_of(struct gpw_session *s, const struct gp_header *h)
 {
     const struct gp_op_info *op = gp_op_info(h->op);
     if (op->work != GP_WORK_MOVE)
         return op->work;
-    bool to = gpw_memory_is_device(s, gp_message_id(h, op->dst_at), bytes_of(h));
-    bool from = gpw_memory_is_device(s, gp_message_id(h, op->src_at), bytes_of(h));
+    bool to = is_device_end(s, gp_message_id(h, op->dst_at), bytes_of(h));
+    bool from = is_device_end(s, gp_message_id(h, op->src_at), bytes_of(h));
     return to == from ? GP_WORK_COPY : to ? GP_WORK_UPLOAD : GP_WORK_DOWNLOAD;
 }
 
@@ -309,7 +315,7 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h, const stru
     if (!s->gates)
         return true;
     s->gates->closed = NULL;
-    enum gp_work kind = work_of(s, h);
+    enum gp_work kind = s->gates->kind = work_of(s, h);
     if (kind == GP_WORK_NONE)
         return !gp_op_info(h->op)->slow || admit_slow(s);
     struct gate *g = gate_of(s, place->ordinal);
@@ -363,7 +369,7 @@ void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h,
 {
     if (!s->gates)
         return;
-    enum gp_work kind = work_of(s, h);
+    enum gp_work kind = s->gates->kind;
     s->gates->stalls |= gp_op_info(h->op)->stalls;
     if (kind != GP_WORK_NONE)
         note_work(s, h, place, kind);

@@ -22,6 +22,7 @@ struct gpw_gates {
     unsigned count;      /* at[0 … count) may have a board */
     struct gate *closed; /* the one that the next message waits at */
     bool stalls;         /* the program makes its GPUs wait for what it does */
+    enum gp_work kind;   /* of the message that was admitted last */
 };
 
 /* The first gate with a board behind `g`, or of all if that is NULL; NULL: no more. */
