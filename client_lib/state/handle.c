@@ -1,13 +1,13 @@
 /*
- * One table per kind of handle, reserved whole (address space only) so that
- * look-ups need no lock and entries never move. An index comes back into use
- * with a new generation, oldest first.
+ * One table per kind of handle, which grows by blocks, so that look-ups need no lock and entries
+ * never move. An index comes back into use with a new generation, oldest first. The blocks are of
+ * malloc's memory: a reserve for all of them would count against `ulimit -d` and `-v`, and leak
+ * checkers look for what shadows keep in no other.
  */
 #include "handle.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "session.h"
 
@@ -19,9 +19,11 @@ struct entry {
     uint32_t session;
 };
 
+#define BLOCK_ENTRIES 1024u
+
 static struct table {
-    struct entry *entries; /* index 0 is never used */
-    uint32_t used;         /* indexes ever used */
+    struct entry *blocks[GP_HANDLE_INDEX_MAX / BLOCK_ENTRIES];
+    uint32_t used; /* indexes ever used; 0 never is */
     uint32_t first_free, last_free;
 } tables[GP_HANDLE_KINDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -34,16 +36,43 @@ struct ended {
 static struct ended *ended;
 static unsigned walks;
 
-static struct entry *table_entries(struct table *table)
+/* NULL: no handle had this index yet. */
+static struct entry *entry_at(struct table *table, uint32_t index)
 {
-    if (!table->entries) {
-        void *room = mmap(NULL, (size_t)GP_HANDLE_INDEX_MAX * sizeof(struct entry),
-                          PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                          0);
-        if (room != MAP_FAILED)
-            __atomic_store_n(&table->entries, room, __ATOMIC_RELEASE);
+    /* pairs with the release in entry_make */
+    struct entry *block = __atomic_load_n(&table->blocks[index / BLOCK_ENTRIES], __ATOMIC_ACQUIRE);
+    return block ? &block[index % BLOCK_ENTRIES] : NULL;
+}
+
+static struct entry *entry_make(struct table *table, uint32_t index)
+{
+    struct entry *block = entry_at(table, index / BLOCK_ENTRIES * BLOCK_ENTRIES);
+    if (!block) {
+        block = calloc(BLOCK_ENTRIES, sizeof *block);
+        if (!block)
+            return NULL;
+        __atomic_store_n(&table->blocks[index / BLOCK_ENTRIES], block, __ATOMIC_RELEASE);
     }
-    return table->entries;
+    return &block[index % BLOCK_ENTRIES];
+}
+
+/* The lock is held. NULL: there is no room. */
+static struct entry *entry_take(struct table *table, uint32_t *index)
+{
+    struct entry *e;
+    *index = table->first_free;
+    if (*index) {
+        e = entry_make(table, *index);
+        table->first_free = e ? e->next_free : 0;
+        if (!table->first_free)
+            table->last_free = 0;
+        return e;
+    }
+    *index = table->used + 1;
+    e = *index < GP_HANDLE_INDEX_MAX ? entry_make(table, *index) : NULL;
+    if (e) /* pairs with the acquire in gpc_handle_each: the entry is there by then */
+        __atomic_store_n(&table->used, *index, __ATOMIC_RELEASE);
+    return e;
 }
 
 uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session)
@@ -51,20 +80,9 @@ uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session)
     struct table *table = &tables[kind];
     uint64_t id = 0;
     pthread_mutex_lock(&lock);
-    struct entry *entries = table_entries(table);
-    uint32_t index = 0;
-    if (entries && table->first_free) {
-        index = table->first_free;
-        table->first_free = entries[index].next_free;
-        if (!table->first_free)
-            table->last_free = 0;
-    } else if (entries && table->used + 1 < GP_HANDLE_INDEX_MAX) {
-        index = table->used + 1;
-        /* pairs with the acquire in gpc_handle_each: the entries are there by then */
-        __atomic_store_n(&table->used, index, __ATOMIC_RELEASE);
-    }
-    if (index) {
-        struct entry *e = &entries[index];
+    uint32_t index;
+    struct entry *e = entry_take(table, &index);
+    if (e) {
         __atomic_store_n(&e->shadow, NULL, __ATOMIC_RELAXED);
         __atomic_store_n(&e->session, session, __ATOMIC_RELAXED);
         __atomic_store_n(&e->live, e->generation + 1, __ATOMIC_RELEASE);
@@ -86,11 +104,11 @@ static struct entry *find(uint64_t id)
     if (kind == GP_HANDLE_NONE || kind >= GP_HANDLE_KINDS || (id & 15) != 0 ||
         (id & ~GP_HANDLE_SESSION_MASK) >> (GP_HANDLE_KIND_SHIFT + 6) != 0)
         return NULL;
-    /* pairs with the release in table_entries */
-    struct entry *entries = __atomic_load_n(&tables[kind].entries, __ATOMIC_ACQUIRE);
-    if (!entries || index == 0 || index >= GP_HANDLE_INDEX_MAX)
+    if (index == 0 || index >= GP_HANDLE_INDEX_MAX)
         return NULL;
-    struct entry *e = &entries[index];
+    struct entry *e = entry_at(&tables[kind], index);
+    if (!e)
+        return NULL;
     uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
     return live == gp_handle_generation(id) + 1 && session_of(e) == gp_handle_session(id) ? e
                                                                                           : NULL;
@@ -108,7 +126,7 @@ void gpc_handle_drop(uint64_t id)
         e->generation = (e->generation + 1) & ((1u << GP_HANDLE_GENERATION_BITS) - 1);
         e->next_free = 0;
         if (table->last_free)
-            table->entries[table->last_free].next_free = index;
+            entry_at(table, table->last_free)->next_free = index;
         else
             table->first_free = index;
         table->last_free = index;
@@ -178,7 +196,7 @@ void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, v
     struct table *table = &tables[kind];
     walk_begin();
     for (uint32_t index = 1; index <= __atomic_load_n(&table->used, __ATOMIC_ACQUIRE); index++) {
-        struct entry *e = &table->entries[index];
+        struct entry *e = entry_at(table, index);
         uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
         if (live)
             visit(gp_handle_in_session(gp_handle_make(kind, index, live - 1), session_of(e)),

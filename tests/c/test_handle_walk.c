@@ -8,7 +8,9 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "array.h"
 #include "context.h"
@@ -58,6 +60,31 @@ static void a_walk_sees_whole_entries(void **state)
         pthread_join(maker, NULL);
         assert_int_equal(seen.live, HANDLES);
     }
+}
+
+/* --- room ------------------------------------------------------------------------------------ */
+
+/* Bytes that count against `ulimit -d`. */
+static size_t data_bytes(void)
+{
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*u %*u %*u %*u %*u %zu", &pages), 1);
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void the_first_handles_take_little_memory(void **state)
+{
+    (void)state;
+    size_t before = data_bytes();
+    for (unsigned kind = GP_HANDLE_NONE + 1; kind < GP_HANDLE_KINDS; kind++) {
+        uint64_t id = gpc_handle_new((enum gp_handle_kind)kind, 0);
+        assert_true(gpc_handle_live((enum gp_handle_kind)kind, id));
+        gpc_handle_drop(id);
+    }
+    assert_true(data_bytes() < before + (size_t)GP_HANDLE_KINDS * (1u << 20));
 }
 
 /* --- ends ------------------------------------------------------------------------------------ */
@@ -178,6 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_ends_stays_while_a_walk_looks_at_it, make_context,
                                         end_context),
+        cmocka_unit_test(the_first_handles_take_little_memory),
         cmocka_unit_test(a_walk_sees_whole_entries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
