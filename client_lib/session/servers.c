@@ -140,9 +140,12 @@ static char *read_tokens_file(const char *path, char *why, size_t why_size)
     else if (size > GPC_TOKENS_MAX || memchr(text, '\0', (size_t)size))
         snprintf(why, why_size, "GPUPOOL_TOKEN_FILE: %.128s holds no token", path);
     else {
-        while (size && strchr(" \t\r\n", text[size - 1]))
-            size--;
-        text[size] = '\0';
+        static const char mark[] = "\xef\xbb\xbf"; /* editors may begin with it */
+        size_t begin = size >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0, end = (size_t)size;
+        while (end > begin && strchr(" \t\r\n", text[end - 1]))
+            end--;
+        memmove(text, text + begin, end - begin);
+        text[end - begin] = '\0';
         return text;
     }
     free(text);

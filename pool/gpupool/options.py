@@ -15,6 +15,7 @@ from gpupool import contexts, request_options
 from gpupool_common import request
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.sizes import parse_part, parse_size
+from gpupool_common.text_file import read_text
 
 #: What a program shows to servers, or the file that has it.
 TOKEN, TOKEN_FILE = "GPUPOOL_TOKEN", "GPUPOOL_TOKEN_FILE"
@@ -62,7 +63,7 @@ def need_token(token: str | None, server: str) -> str:
     token = token.strip() if token else None
     if not token and path is not None:
         try:
-            token = path.read_text(encoding="ascii").strip()
+            token = read_text(path).strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{TOKEN_FILE}: {path} cannot be read: {error}") from None
     if not token and (saved := contexts.of_server()) is not None and saved.server == server:

@@ -12,6 +12,7 @@ from gpupool_common import fingerprint
 from gpupool_common.errors import ConfigError
 from gpupool_common.hosts import is_loopback
 from gpupool_common.protocol import one_line
+from gpupool_common.text_file import read_text
 
 POOL = "GPUPOOL_POOL"
 TOKEN = "GPUPOOL_POOL_TOKEN"
@@ -81,7 +82,7 @@ def _read_fingerprint(saved: str) -> str | None:
         return None
     try:
         if os.path.isabs(text):
-            text = Path(text).read_text(encoding="ascii")[:4096]
+            text = read_text(Path(text))
         return fingerprint.parse(text)
     except OSError as error:
         raise ConfigError(f"{FINGERPRINT}: {text} cannot be read: {error.strerror}") from None
@@ -130,8 +131,7 @@ def read_token(path: Path | None, saved: str = "") -> str:
     else:
         source = f"--token-file {path}"
         try:
-            with path.open(encoding="utf-8") as file:
-                text = file.read(8192)
+            text = read_text(path)
         except OSError as error:
             raise ConfigError(f"{source}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

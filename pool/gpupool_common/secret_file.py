@@ -46,7 +46,7 @@ def read_secret(path: Path, kind: str, most: int = MOST_BYTES) -> str:
     no such rights of its own.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(most)
     except (OSError, UnicodeDecodeError) as error:

@@ -8,12 +8,13 @@ from typing import Any
 
 from gpupool_common.errors import ConfigError
 from gpupool_common.protocol import one_line
+from gpupool_common.text_file import read_text
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """All of a file; ConfigError names it and says what is wrong with it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors may begin with a mark
+        return tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -16,6 +16,7 @@ from gpupool_common.browser import HOST_NAMES_ALLOWED, HostNames
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.secret_file import read_secret
 from gpupool_common.settings import Given
+from gpupool_common.text_file import read_text
 from gpupool_manager.console.openid import Issuer, is_safe
 from gpupool_manager.console.openid import Rules as OpenIdRules
 from gpupool_manager.idle import IdleRules
@@ -217,7 +218,7 @@ class Settings(BaseModel):
         if self.database_password_file is None:
             return url
         try:
-            password = self.database_password_file.read_text(encoding="utf-8").strip()
+            password = read_text(self.database_password_file).strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise GpupoolError(f"{self.database_password_file}: cannot be read: {reason}") from None
