@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 #: What a write says where a disk is full; it names no file then, as one does that is opened.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -21,6 +22,15 @@ def ending() -> tuple[signal.Signals, ...]:
     """What a service stops in order for. nohup has it ignore a terminal that goes away."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in ENDING if number != signal.SIGHUP or not ignored)
+
+
+def _output_is_cut() -> bool:
+    """Whether it is our output, and no other pipe or socket, whose reader has gone."""
+    outputs = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):  # none, closed, or no file
+            outputs.register(stream.fileno(), 0)
+    return any(what & (select.POLLERR | select.POLLHUP) for _, what in outputs.poll(0))
 
 
 def _let_go_of_output() -> None:
@@ -42,6 +52,8 @@ def quiet() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
+        if not _output_is_cut():
+            raise
         _let_go_of_output()
         sys.exit(1)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupool_common import collector
+from gpupool_common import collector, interrupt
 from server_harness import ROOT
 
 
@@ -25,6 +26,23 @@ def test_no_traceback(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         getattr(import_module(module), name)()
     assert ended.value.code == 130
+
+
+def test_only_our_own_output_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that had gone away ended a program without a word."""
+
+    def end() -> None:
+        with interrupt.quiet():
+            raise BrokenPipeError
+
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with pytest.raises(BrokenPipeError):
+            end()
+        os.close(reader)
+        with pytest.raises(SystemExit):
+            end()
 
 
 @pytest.mark.parametrize("command", [["lib-path"], ["--help"]])
