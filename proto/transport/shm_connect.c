@@ -152,25 +152,30 @@ static int ready_wait(int sock, int64_t deadline)
     }
 }
 
-/* The connecting side makes the memory, so that it is charged for it. */
-static int hello_send(int sock, unsigned char **memory)
+/* The connecting side makes the memory, so that it is charged for it. A descriptor of it, or
+ * -errno. */
+static int rings_new(unsigned char **memory, struct gp_error *err)
 {
     int fd = shm_memory_new("gpupool-rings", SHM_BYTES);
-    if (fd < 0)
-        return fd;
-    unsigned char *at = mmap(NULL, SHM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    int rc = at == MAP_FAILED ? -ENOMEM : 0;
-    struct shm_packet hello = {.magic = SHM_MAGIC, .kind = SHM_HELLO, .bytes = SHM_BYTES};
-    if (rc == 0)
-        rc = shm_packet_send(sock, &hello, fd);
-    close(fd);
-    if (rc) {
-        if (at != MAP_FAILED)
-            munmap(at, SHM_BYTES);
-        return rc;
+    int rc = fd < 0 ? fd : 0;
+    if (rc == 0) {
+        *memory = mmap(NULL, SHM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        rc = *memory == MAP_FAILED ? -errno : 0;
+        if (rc)
+            close(fd);
     }
-    *memory = at;
-    return 0;
+    if (rc)
+        gp_error_set(err,
+                     "no shared memory: a memory file of %zu MiB cannot be made: %s; see `ulimit "
+                     "-f`, `-n` and `-v`, and whether seccomp forbids memfd_create",
+                     (size_t)SHM_BYTES >> 20, strerror(-rc));
+    return rc ? rc : fd;
+}
+
+static int hello_send(int sock, int rings)
+{
+    struct shm_packet hello = {.magic = SHM_MAGIC, .kind = SHM_HELLO, .bytes = SHM_BYTES};
+    return shm_packet_send(sock, &hello, rings);
 }
 
 static int knock_send(int sock, const struct shm_knock *knock)
@@ -186,23 +191,25 @@ int shm_connect(const char *url, int timeout_ms, struct gp_channel **out, struct
         return rc;
     int64_t deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000);
     int sock = -1;
+    unsigned char *memory;
+    int rings = rings_new(&memory, err);
+    if (rings < 0)
+        return rings;
     rc = shm_socket_connect(&way.address, timeout_ms, &sock);
-    if (rc)
-        return connect_fail(&way, rc, timeout_ms, err);
-    unsigned char *memory = NULL;
-    if (way.has_word)
+    if (rc == 0 && way.has_word)
         rc = knock_send(sock, &way.knock);
     /* Without waiting: the server takes the knock alone, the worker all that is behind it. */
     if (rc == 0)
-        rc = hello_send(sock, &memory);
+        rc = hello_send(sock, rings);
+    close(rings);
     if (rc == 0)
         rc = ready_wait(sock, deadline);
     if (rc == 0)
         rc = shm_channel_new(memory, sock, false, out);
     if (rc) {
-        if (memory)
-            munmap(memory, SHM_BYTES);
-        close(sock);
+        munmap(memory, SHM_BYTES);
+        if (sock >= 0)
+            close(sock);
         return connect_fail(&way, rc, timeout_ms, err);
     }
     return 0;

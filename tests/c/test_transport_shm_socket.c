@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -338,6 +339,24 @@ struct stub {
     bool silent;
 };
 
+/* It was told that its user may not connect, or of the socket's path alone. */
+static void test_no_memory_files(void **state)
+{
+    (void)state;
+    struct rlimit was;
+    struct gp_channel *ch = NULL;
+    struct gp_error err = {.text = ""};
+    unsigned before = descriptors();
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    struct rlimit small = {.rlim_cur = 1u << 20, .rlim_max = was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int rc = tp->connect("shm:///nobody/listens", 100, &ch, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    assert_int_equal(rc, -EFBIG);
+    assert_non_null(strstr(err.text, "no shared memory: a memory file of 16 MiB cannot be made"));
+    assert_int_equal(descriptors(), before);
+}
+
 static void *stub_main(void *arg)
 {
     struct stub *s = arg;
@@ -465,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_shares_that_nobody_takes),
         cmocka_unit_test(test_memory_keeps_its_size),
         cmocka_unit_test(test_bad_addresses),
+        cmocka_unit_test(test_no_memory_files),
         cmocka_unit_test(test_questions),
         cmocka_unit_test(test_a_message_stays_what_it_was),
     };

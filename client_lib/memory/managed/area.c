@@ -68,7 +68,7 @@ struct gpc_area *gpc_area_of(const struct gp_device_info *device)
     if (r != 0) {
         gpc_log(GPC_LOG_ERROR,
                 "no managed memory: %s (it needs a memory file, and address space of the size of "
-                "the device's window: is either limited?)",
+                "the device's window: is either limited, or does seccomp forbid memfd_create?)",
                 strerror(-r));
         return NULL;
     }
@@ -123,17 +123,21 @@ struct gpc_area *gpc_area_over(uint64_t at, uint64_t bytes)
     if (!a)
         return NULL;
     *a = (struct gpc_area){.begin = at, .end = at + bytes};
-    if (open_file(a) != 0) {
-        free(a);
-        return NULL;
-    }
-    if (take_pages(a) != 0) {
+    int r = open_file(a);
+    if (r == 0) {
+        r = take_pages(a);
+        if (r == 0) {
+            close_descriptor(a);
+            return a;
+        }
         close_file(a);
-        free(a);
-        return NULL;
     }
-    close_descriptor(a);
-    return a;
+    free(a);
+    gpc_log(GPC_LOG_ERROR,
+            "no mapped memory: %s (it needs a memory file as large: are files or the address space "
+            "limited, or does seccomp forbid memfd_create?)",
+            strerror(-r));
+    return NULL;
 }
 
 void gpc_area_end(struct gpc_area *a)
