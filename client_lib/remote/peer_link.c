@@ -55,20 +55,34 @@ static CUresult join(struct gpc_session *listener, struct gpc_session *caller)
     return r;
 }
 
+/* What an operator can do about it. */
+static const char *remedy(CUresult r)
+{
+    switch (r) {
+    case CUDA_ERROR_NOT_SUPPORTED:
+        return "does each of the servers have a peer_key, and listen for the network?";
+    case CUDA_ERROR_NOT_PERMITTED:
+        return "have the servers the same peer_key, and about the same time?";
+    default:
+        return "may one connect to the other's ports?";
+    }
+}
+
 /* Under `lock`. The one whose address means something to the other is to listen. */
 static CUresult link_up(struct gpc_session *one, struct gpc_session *other)
 {
     bool turned = is_loopback(one) && !is_loopback(other);
     CUresult r = join(turned ? other : one, turned ? one : other);
-    if (r != CUDA_SUCCESS && gpc_session_works(one) && gpc_session_works(other))
-        r = join(turned ? one : other, turned ? other : one);
+    if (r != CUDA_SUCCESS && gpc_session_works(one) && gpc_session_works(other) &&
+        join(turned ? one : other, turned ? other : one) == CUDA_SUCCESS)
+        r = CUDA_SUCCESS; /* else the first says why: the second may find its number taken */
     if (r == CUDA_SUCCESS)
         gpc_log(GPC_LOG_INFO, "the workers on %s and %s are joined", one->server, other->server);
     else
         gpc_log(GPC_LOG_ERROR,
                 "the workers on %s and %s cannot reach each other (CUDA error %d): "
-                "no copies between their GPUs; may one connect to the other's ports?",
-                one->server, other->server, (int)r);
+                "no copies between their GPUs; %s",
+                one->server, other->server, (int)r, remedy(r));
     return r;
 }
 

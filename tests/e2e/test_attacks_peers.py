@@ -13,6 +13,7 @@ import pytest
 from harness import PoolServer, wait_until
 from peer_client import NOT_PERMITTED, PAIR, UNAVAILABLE, Worker, join, sealed, worker_of
 from tenants import MakeServer
+from toolchain import Toolchain
 
 
 @pytest.fixture
@@ -90,7 +91,9 @@ def test_a_changed_address_is_refused_and_the_right_one_is_taken(server: PoolSer
         assert other.connect(secret, url) == 0
 
 
-def test_servers_without_a_common_key_are_not_joined(make_server: MakeServer) -> None:
+def test_servers_without_a_common_key_are_not_joined(
+    make_server: MakeServer, toolchain: Toolchain
+) -> None:
     """Nothing says that what one of them has sealed is a worker, so the other does not go."""
     own = make_server(**{"soft-gpus": "1"})
     with open(own.folder / "key", "w", encoding="ascii") as file:
@@ -105,6 +108,10 @@ def test_servers_without_a_common_key_are_not_joined(make_server: MakeServer) ->
     # the worker's line comes to the log through the server
     log = stranger.log
     wait_until(lambda: "need the same peer_key" in log.read_text(encoding="utf-8"), "it was said")
+    program = str(toolchain.driver_program("driver_between"))
+    result = own.run([program, "1"], "tcp", GPUPOOL_SERVER=f"{own.url},{stranger.url}")
+    # it asked for ports that a firewall might close
+    assert "have the servers the same peer_key" in result.stderr, result.explain()
 
 
 def workers(server: PoolServer) -> tuple[Worker, Worker]:
