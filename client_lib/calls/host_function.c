@@ -14,6 +14,7 @@
 #include "gpc_wire.h"
 #include "host_function.h"
 #include "managed.h"
+#include "own_thread.h"
 #include "session.h"
 
 /* A stream is blocked on each: more than there are streams come from a worker that lies. */
@@ -198,21 +199,15 @@ static void *host_thread(void *arg)
     }
 }
 
-/* Under `lock`. The thread takes no signals, which are the application's, but for faults: a host
- * function may touch managed memory. */
+/* Under `lock`. A host function may touch managed memory, so its thread takes faults. */
 static CUresult start(struct queue *queue)
 {
+    static const int faults[] = {SIGSEGV, 0};
+    pthread_t thread;
     if (queue->started)
         return CUDA_SUCCESS;
     queue->due_end = &queue->due;
-    sigset_t all, before;
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    pthread_t thread;
-    int r = pthread_create(&thread, NULL, host_thread, queue);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (r != 0)
+    if (gp_thread_create(&thread, "hostfn", faults, host_thread, queue) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_detach(thread);
     queue->started = true;

@@ -5,7 +5,6 @@
  */
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include "call.h"
@@ -13,6 +12,7 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "host_function.h"
+#include "own_thread.h"
 
 struct CUuserObject_st {
     CUuserObject next;
@@ -60,12 +60,7 @@ static void *end_object(void *arg)
 static void end_aside(CUuserObject object)
 {
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int r = pthread_create(&thread, NULL, end_object, object);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (r == 0)
+    if (gp_thread_create(&thread, "object", NULL, end_object, object) == 0)
         pthread_detach(thread);
     else
         end_object(object);

@@ -4,10 +4,10 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <time.h>
 
 #include "transport/tcp_channel.h"
+#include "wire/own_thread.h"
 
 /* Ticks without anything to flush after which the keeper goes to sleep. Until
  * then a burst of gathered messages costs its sender no system call. */
@@ -49,15 +49,10 @@ int tcp_keeper_start(struct gp_channel *ch)
 {
     if (sem_init(&ch->keeper.wake, 0, 0) != 0)
         return -errno;
-    /* Signals are the application's, and so are its handlers. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&ch->keeper.thread, NULL, keeper_main, ch);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = gp_thread_create(&ch->keeper.thread, "keeper", NULL, keeper_main, ch);
     if (rc)
         sem_destroy(&ch->keeper.wake);
-    return -rc;
+    return rc;
 }
 
 void tcp_keeper_nudge(struct gp_channel *ch)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "transport/tcp_channel.h"
+#include "wire/own_thread.h"
 
 /* How long a sender that has no room does not look at anything else. */
 #define ROOM_MS 100
@@ -141,7 +142,7 @@ void *tcp_lane_sender(void *arg)
 static void senders_start(struct tcp_lanes *l)
 {
     for (unsigned i = 0; i < l->carry; i++)
-        l->lane[i].has_sender = tcp_lanes_thread(&l->lane[i].sender, tcp_lane_sender,
+        l->lane[i].has_sender = gp_thread_create(&l->lane[i].sender, "send", NULL, tcp_lane_sender,
                                                  &l->lane[i]) == 0;
     l->senders = true;
 }

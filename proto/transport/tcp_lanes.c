@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "transport/tcp_channel.h"
+#include "wire/own_thread.h"
 
 #define LANES_USUAL 4
 /* How long who waits for a message does not look at anything else. */
@@ -34,17 +34,6 @@ int tcp_lanes_setting(unsigned *lanes, struct gp_error *err)
 }
 
 /* --- life ------------------------------------------------------------------------ */
-
-int tcp_lanes_thread(pthread_t *thread, void *(*main)(void *), void *arg)
-{
-    /* Signals are the application's, and so are its handlers. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(thread, NULL, main, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -rc;
-}
 
 static void condition_make(pthread_cond_t *c)
 {
@@ -87,7 +76,7 @@ static void lanes_begin(struct tcp_lanes *l, void *(*main)(void *))
 {
     l->channel->lanes = l;
     l->opening = true;
-    l->has_opener = tcp_lanes_thread(&l->opener, main, l) == 0;
+    l->has_opener = gp_thread_create(&l->opener, "lanes", NULL, main, l) == 0;
     if (l->has_opener)
         return;
     l->channel->lanes = NULL;
@@ -129,7 +118,7 @@ int tcp_lanes_prepare(struct tcp_lanes *l, unsigned lanes)
             return -ENOMEM;
     for (unsigned i = 0; i < lanes; i++) {
         struct tcp_lane *lane = &l->lane[i];
-        int rc = tcp_lanes_thread(&lane->reader, tcp_lane_reader, lane);
+        int rc = gp_thread_create(&lane->reader, "receive", NULL, tcp_lane_reader, lane);
         if (rc)
             return rc;
         lane->has_reader = true;

@@ -174,7 +174,6 @@ void tcp_lanes_end_opening(struct tcp_lanes *l);
 void tcp_lanes_close(struct tcp_lanes *l, int64_t deadline, bool forked);
 
 /* Among these files. */
-int tcp_lanes_thread(pthread_t *thread, void *(*main)(void *), void *arg);
 int tcp_lanes_dial(struct tcp_lanes *l, int fd);
 /* With the lock: use them once they are in and the worker has said so; -EPROTO: they are not. */
 int tcp_lanes_agree(struct tcp_lanes *l);

@@ -3,10 +3,10 @@
  * needs from this side is done, although nobody sends or receives here: by this thread, which
  * looks ever again while there is something to do and sleeps where there is not.
  */
-#include <signal.h>
 #include <time.h>
 
 #include "transport/ucx_channel.h"
+#include "wire/own_thread.h"
 
 /* Ticks without anything to do after which the keeper goes to sleep, and how long they are. */
 #define IDLE_TICKS 20
@@ -51,14 +51,9 @@ static void *keeper_main(void *arg)
 
 int ucx_keeper_start(struct gp_channel *ch)
 {
-    /* Signals are the application's, and so are its handlers. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&ch->keeper_thread, NULL, keeper_main, ch);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = gp_thread_create(&ch->keeper_thread, "keeper", NULL, keeper_main, ch);
     ch->has_keeper = rc == 0;
-    return -rc;
+    return rc;
 }
 
 void ucx_keeper_nudge(struct gp_channel *ch)

@@ -1,11 +1,11 @@
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "transport/zmq_channel.h"
+#include "wire/own_thread.h"
 
 /* When one connection has ended and the other not: how long the other may still
  * bring what the peer sent last. */
@@ -97,13 +97,8 @@ static void *keeper_main(void *arg)
 
 int gpz_keeper_start(struct gp_channel *ch)
 {
-    /* Signals are the application's, and so are its handlers. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&ch->keeper, NULL, keeper_main, ch);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -rc;
+    int rc = gp_thread_create(&ch->keeper, "keeper", NULL, keeper_main, ch);
+    return rc;
 }
 
 static void keeper_wake(struct gp_channel *ch)

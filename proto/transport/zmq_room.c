@@ -4,11 +4,11 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "transport/zmq_link.h"
+#include "wire/own_thread.h"
 
 /* What a context with its sockets takes for its life. */
 #define DESCRIPTORS 9
@@ -41,18 +41,14 @@ static int threads_free(void)
 {
     pthread_mutex_t leave = PTHREAD_MUTEX_INITIALIZER;
     pthread_t thread[THREADS];
-    sigset_t all, before;
     int count = 0, rc = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* no handler of the program's runs in them */
     pthread_mutex_lock(&leave);
     while (count < THREADS && rc == 0)
-        if ((rc = pthread_create(&thread[count], NULL, wait_for_leave, &leave)) == 0)
+        if ((rc = gp_thread_create(&thread[count], "room", NULL, wait_for_leave, &leave)) == 0)
             count++;
     pthread_mutex_unlock(&leave);
     while (count)
         pthread_join(thread[--count], NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_mutex_destroy(&leave);
     return rc ? LINK_NO_THREAD : 0;
 }

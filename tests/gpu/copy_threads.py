@@ -39,8 +39,9 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Spent:
-    """Of a thread since it began: seconds, and how often it slept."""
+    """Of a thread since it began: seconds, and how often it slept; and its name."""
 
+    name: str
     run: float
     waited: float
     user: float
@@ -49,6 +50,7 @@ class Spent:
 
     def since(self, before: Spent) -> Spent:
         return Spent(
+            self.name,
             self.run - before.run,
             self.waited - before.waited,
             self.user - before.user,
@@ -63,7 +65,6 @@ class Thread:
 
     process: str
     number: int
-    is_main: bool
     spent: Spent
 
 
@@ -85,11 +86,12 @@ def threads_of(pid: int) -> Iterator[tuple[int, Spent]]:
             run, waited, _ = (int(word) for word in (task / "schedstat").read_text().split())
             stat = (task / "stat").read_text().rpartition(")")[2].split()
             status = (task / "status").read_text()
+            name = (task / "comm").read_text().strip()
         except (FileNotFoundError, ProcessLookupError):  # it has just ended
             continue
         slept = int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
         user, system = int(stat[11]) * TICK, int(stat[12]) * TICK
-        yield int(task.name), Spent(run / 1e9, waited / 1e9, user, system, slept)
+        yield int(task.name), Spent(name, run / 1e9, waited / 1e9, user, system, slept)
 
 
 def look(processes: dict[str, int]) -> dict[tuple[str, int], Spent]:
@@ -127,12 +129,8 @@ class Machine:
                 program.kill()
         if program.returncode != 0:
             raise SystemExit(f"copy_threads: {way} {direction} {kind}: the program failed")
-        none = Spent(0, 0, 0, 0, 0)
-        threads = [
-            Thread(name, number, number == processes[name], spent.since(before.get(key, none)))
-            for key, spent in after.items()
-            for name, number in [key]
-        ]
+        none = Spent("", 0, 0, 0, 0, 0)
+        threads = [Thread(*key, spent.since(before.get(key, none))) for key, spent in after.items()]
         return Run(way, direction, kind, float(said), seconds, threads)
 
 
@@ -144,11 +142,10 @@ def show(run: Run) -> None:
         spent = thread.spent
         if spent.run < most / 100:
             continue
-        name = "main" if thread.is_main else str(thread.number)
         print(
-            f"  {thread.process:9} {name:>8} {spent.run / run.seconds:6.1%} runs"
-            f" {spent.waited / run.seconds:6.1%} waits"
-            f" {1e6 * spent.user / copied:6.1f} + {1e6 * spent.system / copied:5.1f} us"
+            f"  {thread.process:9} {spent.name:15} {spent.run / run.seconds:4.0%} runs"
+            f" {spent.waited / run.seconds:4.0%} waits"
+            f" {1e6 * spent.user / copied:5.0f} + {1e6 * spent.system / copied:3.0f} us"
             f" {spent.slept / copied:5.2f} sleeps",
             flush=True,
         )

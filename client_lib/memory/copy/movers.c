@@ -9,6 +9,7 @@
 
 #include "call.h"
 #include "futex.h"
+#include "own_thread.h"
 #include "transport/support.h"
 
 /* More would only wait for memory: four cores have most of what a socket gives. */
@@ -92,19 +93,14 @@ unsigned gpc_movers_allowed(void)
     return cores - 1 < most ? cores - 1 : most;
 }
 
-/* Signals are the application's, but for faults: what it copies may be memory that it guards. */
+/* They take faults: what they copy may be memory that the application guards. */
 static void start(void)
 {
-    sigset_t most, before;
+    static const int faults[] = {SIGSEGV, SIGBUS, 0};
     pthread_t thread;
-    sigfillset(&most);
-    sigdelset(&most, SIGSEGV);
-    sigdelset(&most, SIGBUS);
-    pthread_sigmask(SIG_BLOCK, &most, &before);
     for (unsigned left = gpc_movers_allowed(); left > 0; left--)
-        if (pthread_create(&thread, NULL, mover, NULL) == 0)
+        if (gp_thread_create(&thread, "mover", faults, mover, NULL) == 0)
             pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static struct move *claim(void)

@@ -17,6 +17,7 @@
 #include "fault_chain.h"
 #include "futex.h"
 #include "managed_internal.h"
+#include "own_thread.h"
 #include "session.h"
 #include "thread_local.h"
 
@@ -68,18 +69,13 @@ static void *server(void *arg)
     return arg;
 }
 
-/* Signals are the application's. */
 int gpc_faults_thread(void *(*run)(void *))
 {
-    sigset_t every, before;
     pthread_t thread;
-    sigfillset(&every);
-    pthread_sigmask(SIG_BLOCK, &every, &before);
-    int r = pthread_create(&thread, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int r = gp_thread_create(&thread, "faults", NULL, run, NULL);
     if (r == 0)
         pthread_detach(thread);
-    return -r;
+    return r;
 }
 
 static int server_start(void)

@@ -6,6 +6,7 @@
 #include "growth.h"
 #include "loop.h"
 #include "nccl.h"
+#include "own_thread.h"
 #include "quota.h"
 #include "ranks.h"
 
@@ -163,16 +164,12 @@ static void ending_cancel(struct gpw_session *s, struct gpw_wait *w)
 
 static bool ending_start(struct gpw_session *s, struct ending *e)
 {
-    pthread_attr_t detached;
     pthread_t thread;
-    if (pthread_attr_init(&detached) != 0)
+    if (gp_thread_create(&thread, "nccl", NULL, ending_run, e) != 0)
         return false;
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    int r = pthread_create(&thread, &detached, ending_run, e);
-    pthread_attr_destroy(&detached);
-    if (r == 0)
-        gpw_wait_add(s, &e->wait);
-    return r == 0;
+    pthread_detach(thread);
+    gpw_wait_add(s, &e->wait);
+    return true;
 }
 
 /* The real one, on a thread. False: there is no room for one. */

@@ -1,9 +1,9 @@
 /* A link's threads: bytes between the GPU and the wire. */
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "own_thread.h"
 #include "peer_internal.h"
 
 /* Pieces read ahead of the wire, over all transfers of a link. */
@@ -393,10 +393,10 @@ static void *reader_main(void *arg)
     CUcontext current = NULL;
     if (link_up(p)) {
         thread_begin(p);
-        int rc = pthread_create(&p->writer, NULL, writer_main, p);
+        int rc = gp_thread_create(&p->writer, "peer", NULL, writer_main, p);
         bool writer = rc == 0;
         if (!writer)
-            down(p, strerror(rc));
+            down(p, strerror(-rc));
         while (!gpw_peer_stopped(p)) {
             rc = receive(p, &current);
             if (rc != 0)
@@ -414,10 +414,5 @@ static void *reader_main(void *arg)
 
 int gpw_peer_start(struct gpw_peer *p)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* signals are the main thread's */
-    int rc = pthread_create(&p->reader, NULL, reader_main, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -rc;
+    return gp_thread_create(&p->reader, "peer", NULL, reader_main, p);
 }

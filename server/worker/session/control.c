@@ -18,6 +18,7 @@
 #include "image_store.h"
 #include "ipc.h"
 #include "memory.h"
+#include "own_thread.h"
 #include "peer.h"
 #include "transport/shm_give.h"
 
@@ -270,7 +271,7 @@ int gpw_control_open(struct gpw_control *c, const char *path, const char *fd, co
     c->session = s;
     pthread_mutex_init(&c->lock, NULL);
     c->listener = fd ? handed_in(fd) : listen_at(c, path);
-    if (c->listener < 0 || pthread_create(&thread, NULL, control_thread, c) != 0) {
+    if (c->listener < 0 || gp_thread_create(&thread, "control", NULL, control_thread, c) != 0) {
         gpw_log("error", "cannot listen at the control socket %s: %m", path);
         return -1;
     }

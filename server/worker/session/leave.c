@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "own_thread.h"
 #include "tell.h"
 
 #define LOOK_NS 200000000
@@ -43,17 +44,13 @@ static void *leave_thread(void *session)
 int gpw_leave_watch(struct gpw_session *s)
 {
     pthread_t thread;
-    sigset_t all, before;
+    static const int takes[] = {SIGALRM, 0};
     signal(SIGALRM, SIG_DFL);
     pthread_mutex_init(&s->leave.lock, NULL);
     s->leave.watches = true;
-    sigfillset(&all);
-    sigdelset(&all, SIGALRM);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&thread, NULL, leave_thread, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = gp_thread_create(&thread, "leave", takes, leave_thread, s);
     if (rc != 0) {
-        gpw_log("error", "cannot start a thread: %s", strerror(rc));
+        gpw_log("error", "cannot start a thread: %s", strerror(-rc));
         return -1;
     }
     pthread_detach(thread);
