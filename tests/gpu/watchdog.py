@@ -1,18 +1,23 @@
 """The watchdog on a real GPU: what it sees, how soon it ends a liar, and whom it leaves alone.
 
-    python tests/gpu/watchdog.py [--out DIR] [--only PART ...] [--seconds N]
+    python tests/gpu/watchdog.py [--out DIR] [--only PART ...] [--seconds N] [--within N]
 
 One server, and a program in a worker's place that uses NVIDIA's driver directly: it takes memory
 beside the arbiter (`memory`; in a child of the worker's: `child`), or runs kernels outside of its
 turns while a neighbour works (`time`). `sees` asks NVML for everything that the watchdog goes by,
 and `honest` runs programs at their limits, which make and end contexts all the time, for longer
-than the watchdog waits for anything (`--seconds`, 45). A row for each; the exit code is 1 if one
-failed.
+than the watchdog waits for anything (`--seconds`, 45); `copies` copies to the GPU all the time,
+which needs no turn. `time` and `copies` show what NVML said of red, what the arbiter granted, and
+by which rule the server held it back. A row for each; the exit code is 1 if one failed.
+
+What spins on the GPU comes last, and none of it stays: after `--within` seconds (300), killed, or
+done, all that was started is ended (keeper.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import shutil
@@ -28,6 +33,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
+
+from keeper import keep  # noqa: E402
 
 from gpupool.admin import Admin  # noqa: E402
 from harness import PoolServer, Talk, alive, run_program  # noqa: E402
@@ -96,7 +103,9 @@ class Bench:
         if not answer.get("ok"):
             raise RuntimeError(str(answer))
 
-    def lie(self, **what: Any) -> tuple[float, dict[str, Any]]:
+    def lie(
+        self, look: Callable[[], object] = bool, patience: float = PATIENCE, **what: Any
+    ) -> tuple[float, dict[str, Any]]:
         """Seconds from what the liar said it had done to its end, and how it was found."""
         self.liar.arm(**what)
         answer = ask_for_session(self.server, "token-of-red")
@@ -106,17 +115,22 @@ class Bench:
         wanted = "the liar works: 0" if what.get("works") else "the liar has taken it all: 0"
         self.wait(lambda: wanted in self.server.log.read_text(), wanted)
         began = time.monotonic()
-        self.wait(lambda: bool(self.liars()), "the liar was found")
+
+        def is_found() -> bool:
+            look()
+            return bool(self.liars())
+
+        self.wait(is_found, "the liar was found", patience)
         (found,) = self.liars()
         self.wait(lambda: not alive(int(found["worker_pid"])), "its worker was ended")
         return time.monotonic() - began, found
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+    def wait(self, condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+        deadline = time.monotonic() + patience
         while not condition():
             if time.monotonic() > deadline:
                 log = self.server.log.read_text()[-1500:]
-                raise RuntimeError(f"in {PATIENCE:g} s it never happened that {what}; log: {log}")
+                raise RuntimeError(f"in {patience:g} s it never happened that {what}; log: {log}")
             time.sleep(0.01)
 
     def close(self) -> None:
@@ -166,6 +180,70 @@ def sees(bench: Bench, seconds: float) -> Row:
     }
 
 
+class Seen:
+    """What NVML says of red's worker meanwhile, and what the server makes of it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._began = self._next = time.monotonic()
+        self._last = 0
+        #: Of each: the second in which it was read, how old it was then beside the newest of all
+        #: processes, and the percentage.
+        self.nvml: list[tuple[float, float, int]] = []
+        self.others: list[int] = []
+        self.tenants: list[tuple[float, dict[str, Any]]] = []
+        self._card: Any = None
+        with contextlib.suppress(Exception):  # a soft GPU
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._card = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def look(self) -> None:
+        """Now and then."""
+        if time.monotonic() < self._next:
+            return
+        self._next += 0.25
+        status = self._bench.status()
+        at = round(time.monotonic() - self._began, 2)
+        (gpu,) = status["gpus"]
+        of_red = {s["pid"] for s in status["sessions"] if s["tenant"] == "red"}
+        for sample in self._samples():
+            percent = int(sample.smUtil)
+            if sample.pid in of_red:
+                self.nvml.append((at, (self._last - sample.timeStamp) / 1e6, percent))
+            else:
+                self.others.append(percent)
+        if gpu["watch"].get("tenants"):
+            self.tenants.append((at, gpu["watch"]["tenants"]))
+
+    def _samples(self) -> list[Any]:
+        if self._card is None:
+            return []
+        import pynvml
+
+        try:
+            found = pynvml.nvmlDeviceGetProcessUtilization(self._card, self._last)
+        except pynvml.NVMLError:
+            return []  # none
+        known = [each for each in found if each.timeStamp > self._last]
+        self._last = max([self._last, *(each.timeStamp for each in known)])
+        return known
+
+    def row(self) -> Row:
+        arbiter = self._bench.status()["gpus"][0]["tenants"]
+        named = ("name", "held_ns", "busy_ns", "waited_ns", "turns", "entitled_permille", "workers")
+        return {
+            "nvml_of_red": self.nvml[-40:],
+            "nvml_of_others": self.others[-40:],
+            "server_found": self.tenants[-1:],
+            "held_back": sorted(
+                {said["red"]["held_back"] for _, said in self.tenants if "red" in said}
+            ),
+            "arbiter": [{key: each.get(key) for key in named} for each in arbiter],
+        }
+
+
 def memory(bench: Bench, seconds: float) -> Row:
     """Memory beside the arbiter, and a neighbour who notices nothing."""
     neighbour = bench.start("driver_tenant", "blue")
@@ -182,11 +260,35 @@ def out_of_turn(bench: Bench, seconds: float) -> Row:
     neighbour = bench.start("driver_slices", "blue")
     neighbour.say("hold")
     neighbour.line()
-    took, found = bench.lie(works=True)
+    seen = Seen(bench)
+    try:
+        took, found = bench.lie(seen.look, patience=30.0, works=True)
+    except RuntimeError as error:
+        return {"good": False, "error": str(error)[:200], **seen.row()}
+    row = seen.row()
     neighbour.say("free")
     good = neighbour.line() == "freed" and found["cause"] == "time" and took <= 10.0
     finish(neighbour)
-    return {"good": good, "seconds": took, "reason": found["reason"]}
+    return {"good": good, "seconds": took, "reason": found["reason"], **row}
+
+
+def copies(bench: Bench, seconds: float) -> Row:
+    """To the GPU all the time, with a kernel now and then, beside one with work all the time."""
+    neighbour = bench.start("driver_slices", "blue")
+    neighbour.say("hold")
+    neighbour.line()
+    copying = bench.start("driver_tenant", "red")
+    seen, ends = Seen(bench), time.monotonic() + min(seconds, 20.0)
+    good = True
+    while good and time.monotonic() < ends:
+        seen.look()
+        good = take(copying, "flood 8 65536") == "sent"
+    row = seen.row()
+    neighbour.say("free")
+    good = good and neighbour.line() == "freed" and bench.liars() == []
+    finish(neighbour)
+    finish(copying)
+    return {"good": good, "liars": bench.liars(), **row}
 
 
 def child(bench: Bench, seconds: float) -> Row:
@@ -236,9 +338,10 @@ def finish(program: Talk) -> None:
 PARTS: dict[str, tuple[Callable[[Bench, float], Row], dict[str, str]]] = {
     "sees": (sees, {}),
     "memory": (memory, {}),
-    "time": (out_of_turn, {}),
     "child": (child, {"confinement": "off"}),
     "honest": (honest, {}),
+    "copies": (copies, {}),
+    "time": (out_of_turn, {}),
 }
 
 
@@ -267,12 +370,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for watchdog.json")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seconds", type=float, default=45.0)
+    parser.add_argument("--within", type=float, default=300.0, help="seconds, then all is ended")
     parser.add_argument("--driver", default="cuda", help="soft: to try this program itself")
     given = parser.parse_args()
+    keep(given.within)
     folder = given.out or Path(tempfile.mkdtemp(prefix="gpw-", dir="/tmp"))
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name in given.only:
+    for name in sorted(given.only, key=list(PARTS).index):
         rows.append(perform(name, given, folder))
         print(json.dumps(rows[-1]), flush=True)
         (folder / "watchdog.json").write_text(json.dumps(rows, indent=1) + "\n")
