@@ -29,7 +29,8 @@ struct draw {
     uint64_t fresh; /* what this message makes; 0: nothing */
     uint64_t addresses[DRAW_KEPT];
     unsigned address_count;
-    uint64_t place;     /* the last that draw_place gave */
+    uint8_t unique_id[GP_NCCL_ID_BYTES]; /* of NCCL, the last that the worker has given */
+    uint64_t place;                      /* the last that draw_place gave */
     uint64_t forbidden; /* an address of the worker's own, which it must not touch */
 };
 
@@ -86,6 +87,10 @@ void draw_learn_address(struct draw *d, uint64_t address);
 const char *draw_image(unsigned number, uint32_t *size);
 extern const char *const draw_names[];
 extern const unsigned draw_name_count;
+
+/* What draw_message takes for operations of collectives, where it is careful (draw_nccl.c). */
+extern const struct draw_request draw_nccl[];
+extern const unsigned draw_nccl_count;
 
 /* The next request, whole: header, body and padding, in `h` (GP_MESSAGE_MAX bytes). */
 uint32_t draw_message(struct draw *d, struct gp_header *h, uint64_t seq);

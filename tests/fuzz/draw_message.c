@@ -439,6 +439,8 @@ uint32_t draw_message(struct draw *d, struct gp_header *h, uint64_t seq)
     if (!r)
         r = &draw_requests[op % draw_request_count];
     const struct draw_request *c = find(careful, sizeof careful / sizeof careful[0], r->op);
+    if (!c)
+        c = find(draw_nccl, draw_nccl_count, r->op);
     memset(h, 0, 4 * DRAW_TAIL_MAX + 4096);
     d->careful = !(how & 1);
     d->fresh = 0;

@@ -18,6 +18,8 @@
 
 /* How often the worker is left to itself, 50 us each, before the client hangs up. */
 #define LOOKS 8
+/* And for how many it is waited until NCCL has made what was begun. */
+#define SETTLES 200
 #define SHARE_BYTES ((size_t)1 << 20)
 #define SMALL_SHARE_BYTES ((size_t)4096)
 #define COOKIES 32
@@ -37,9 +39,11 @@ struct gp_channel {
     const uint8_t *data;
     size_t size;
     bool sticky, may_stand, joined;
-    bool says; /* what is answered, for who looks at an input (FUZZ_LOG) */
-    unsigned looks, shares;
+    bool says;    /* what is answered, for who looks at an input (FUZZ_LOG) */
+    bool several; /* ranks, which may wait for each other */
+    unsigned looks, shares, settles;
     uint64_t seq, asked; /* the number of the last message; of messages */
+    uint64_t settling;   /* of one whose answer is waited for; 0: none is */
     uint64_t cookies[COOKIES];
     unsigned cookies_put, cookies_taken;
     int result;
@@ -72,6 +76,9 @@ static void learn(const struct gp_header *h)
         if (word & GP_HANDLE_WORKER_NAMED && word >> GP_HANDLE_SESSION_SHIFT == 0)
             draw_learn_handle(&channel.draw, word);
     }
+    const struct gp_rep_gp_nccl_unique_id *id = (const void *)h;
+    if (h->op == GP_OP_gp_nccl_unique_id && id->n_id == GP_NCCL_ID_BYTES)
+        memcpy(channel.draw.unique_id, id + 1, GP_NCCL_ID_BYTES);
     if (h->op == GP_OP_gp_pinned_open && count)
         draw_learn_address(&channel.draw, words[0]);
 }
@@ -91,6 +98,7 @@ static void hear(const struct gp_header *h)
         return;
     if (h->seq > c->seq)
         fail("a reply to a message that was not sent");
+    c->settling = h->seq == c->settling ? 0 : c->settling;
     c->result = ((const struct gp_reply *)h)->result;
     if (c->result < 0 || c->result > CUDA_ERROR_UNKNOWN)
         fail("a reply whose result is no CUDA error");
@@ -179,6 +187,17 @@ static void patience_after(const struct gp_header *h)
     case GP_OP_gp_peer_send:
     case GP_OP_gp_peer_recv:
         break;
+    case GP_OP_gp_nccl_init:
+        channel.several |= ((const struct gp_req_gp_nccl_init *)h)->ranks > 1;
+        return;
+    case GP_OP_gp_nccl_settled:
+        channel.settling = h->seq;
+        channel.settles = 0;
+        return;
+    case GP_OP_gp_nccl_group:
+        if (!channel.several)
+            return;
+        break;
     default:
         if (!large)
             return;
@@ -225,6 +244,8 @@ static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **me
     bool waits = c->cookies_put != c->cookies_taken;
     if (waits && (c->size == 0 || c->data[0] % 4))
         return host_done(c, message, size);
+    if (c->settling && c->settles++ < SETTLES) /* what comes behind it would be refused */
+        return look(timeout_us);
     if (steps_next(&c->data, &c->size, &step, &bytes)) {
         if (bytes == 0)
             return look(timeout_us);

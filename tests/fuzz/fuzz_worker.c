@@ -1,5 +1,5 @@
 /*
- * The whole worker: its loop, the dispatch, the handlers and the soft GPU behind them, with
+ * The whole worker: its loop, the dispatch, the handlers, the soft GPU and NCCL behind them, with
  * what its one client sends. Each step of an input is a message (draw_message.c); the fuzzer is
  * the transport. A step may also be what another worker says that this one is joined to
  * (fake_peer.c). Answers teach it addresses and nodes that it can name. Host functions of the
@@ -98,6 +98,7 @@ static void session_open(struct gpw_session *s)
     s->device_count = 2;
     s->devices[1] = 1;
     s->soft = true;
+    s->nccl_path = FUZZ_NCCL;
     s->output = &output;
     output.file = -1;
     must(gpw_peers_open(s, &fake_peer_site) == 0, "its peers");
@@ -183,6 +184,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     setenv("GPUPOOL_SOFT_GPUS", "2", 1);
     setenv("GPUPOOL_SOFT_MEMORY", "64MiB", 1);
     setenv("GPUPOOL_SOFT_DEAD", "abort", 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     struct gp_header *h = calloc(1, GP_MESSAGE_MAX);
     session_open(&session);
     greet(&session, h);
