@@ -20,8 +20,11 @@ void __sanitizer_set_report_fd(void *fd);
 #define STUCK_S 15
 #define INPUTS 48u /* of a child */
 
+#define PAGE_MOST 65536u
+
 /* What the fuzzer and its children map. */
 struct board {
+    uint8_t edges[2 * PAGE_MOST]; /* a child's counters at the ends of its page-aligned ones */
     bool busy; /* a child has begun the input that it was given last, and not ended it */
     size_t size;
     uint8_t input[APART_MOST];
@@ -49,14 +52,25 @@ static int report = STDERR_FILENO;
 static _Atomic int state;
 enum { BUSY, BETWEEN, ENDS };
 
-/* Only whole pages: what else is on the first and the last one stays each process's own. */
+/* Counters that are not on whole pages, at both ends of the others: what else is on these pages stays
+ * each process's own, so children say what they have there. */
+static struct {
+    uint8_t *at;
+    size_t size;
+} ends[2];
+
+/* Only whole pages are mapped. */
 static void share_counters(void)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = ((uintptr_t)__start___sancov_cntrs + page - 1) / page * page;
     uintptr_t end = (uintptr_t)__stop___sancov_cntrs / page * page;
-    if (begin >= end)
-        return;
+    if (begin >= end || page > PAGE_MOST)
+        abort();
+    ends[0].at = (uint8_t *)__start___sancov_cntrs;
+    ends[0].size = begin - (uintptr_t)__start___sancov_cntrs;
+    ends[1].at = (uint8_t *)end;
+    ends[1].size = (uintptr_t)__stop___sancov_cntrs - end;
     void *kept = malloc(end - begin);
     memcpy(kept, (void *)begin, end - begin);
     if (mmap((void *)begin, end - begin, PROT_READ | PROT_WRITE,
@@ -73,6 +87,32 @@ static bool pipe_read(int from, void *to, size_t size)
     while ((got = read(from, to, size)) < 0 && errno == EINTR)
         ; /* the fuzzer's own timer */
     return got == (ssize_t)size;
+}
+
+/* The child's ends, as it begins an input, and as that is over; then the fuzzer's. In loops, as a
+ * sanitizer's memset and memcpy may not be used in handlers of signals. */
+__attribute__((disable_sanitizer_instrumentation)) static void ends_clear(void)
+{
+    for (unsigned e = 0; e < 2; e++)
+        for (size_t i = 0; i < ends[e].size; i++)
+            ends[e].at[i] = 0;
+}
+
+__attribute__((disable_sanitizer_instrumentation)) static void ends_say(void)
+{
+    for (unsigned e = 0; e < 2 && apart.board; e++)
+        for (size_t i = 0; i < ends[e].size; i++)
+            apart.board->edges[e * PAGE_MOST + i] = ends[e].at[i];
+}
+
+__attribute__((disable_sanitizer_instrumentation)) static void ends_hear(void)
+{
+    for (unsigned e = 0; e < 2; e++)
+        for (size_t i = 0; i < ends[e].size; i++) {
+            uint8_t count = apart.board->edges[e * PAGE_MOST + i];
+            if (count > ends[e].at[i])
+                ends[e].at[i] = count;
+        }
 }
 
 static void tell(struct word w)
@@ -100,6 +140,7 @@ static void take(const uint8_t **data, size_t *size)
     b->all_bytes += b->size;
     *data = b->input;
     *size = b->size;
+    ends_clear();
     signal(SIGALRM, SIG_DFL);
     alarm(STUCK_S);
 }
@@ -107,7 +148,10 @@ static void take(const uint8_t **data, size_t *size)
 __attribute__((disable_sanitizer_instrumentation)) bool apart_may_end(void)
 {
     int busy = BUSY;
-    return atomic_compare_exchange_strong(&state, &busy, ENDS);
+    if (!atomic_compare_exchange_strong(&state, &busy, ENDS))
+        return false;
+    ends_say();
+    return true;
 }
 
 bool apart_next(const uint8_t **data, size_t *size)
@@ -120,6 +164,7 @@ bool apart_next(const uint8_t **data, size_t *size)
         for (;;)
             pause(); /* another thread ends it */
     alarm(0);
+    ends_say();
     apart.board->busy = false;
     tell((struct word){.ended = false});
     if (!pipe_read(apart.ask[0], &go, 1))
@@ -138,6 +183,7 @@ static void child_run(void)
     apart.board->all_bytes = 0;
     take(&data, &size);
     apart.begin(data, size);
+    ends_say();
     _exit(0);
 }
 
@@ -220,4 +266,5 @@ void apart_run(const uint8_t *data, size_t size)
     apart.board->size = size;
     if (write(apart.ask[1], "", 1) != 1 || !pipe_read(apart.told[0], &w, sizeof w) || w.status)
         child_failed(w.status);
+    ends_hear();
 }
