@@ -13,6 +13,7 @@
 #include "apart.h"
 #include "fake_peer.h"
 #include "gp_errors.h"
+#include "gp_nccl_calls.h"
 #include "loop.h"
 #include "steps.h"
 
@@ -165,6 +166,19 @@ static void patience_begin(void)
     setitimer(ITIMER_REAL, &(struct itimerval){moment, moment}, NULL);
 }
 
+/* Ranks wait for each other, and one that sends itself what it does not receive has failed: then its
+ * stream waits until the worker's loop comes to abort it, which may wait for the stream. */
+static bool group_may_stand(const struct gp_header *h)
+{
+    const struct gp_req_gp_nccl_group *q = (const void *)h;
+    const struct gp_nccl_call *calls = (const void *)(q + 1);
+    bool stands = channel.several;
+    size_t room = h->size > sizeof *q ? (h->size - sizeof *q) / sizeof *calls : 0;
+    for (size_t i = 0; i < room; i++)
+        stands |= calls[i].function == GP_NCCL_Send || calls[i].function == GP_NCCL_Recv;
+    return stands;
+}
+
 /* A client may make its streams wait for ever, or for long, and then itself: its worker stands
  * with it, and ends when the client does. */
 static void patience_after(const struct gp_header *h)
@@ -195,7 +209,7 @@ static void patience_after(const struct gp_header *h)
         channel.settles = 0;
         return;
     case GP_OP_gp_nccl_group:
-        if (!channel.several)
+        if (!group_may_stand(h))
             return;
         break;
     default:
