@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from .emit_fuzz import kinds
 from .emit_wire import NOTE
 from .param import HANDLES, Param
 from .spec import Function, Spec
@@ -43,7 +44,13 @@ def calls(spec: Spec) -> str:
     lines.append("};")
     lines.append("const unsigned call_entry_count =")
     lines.append("    sizeof call_entries / sizeof call_entries[0];\n")
-    return "\n".join(lines)
+    rows = [(str(f.id), _handles(f, made=False), _handles(f, made=True)) for f in callable_]
+    return "\n".join([*lines, *kinds("call_kinds", rows)])
+
+
+def _handles(f: Function, made: bool) -> set[str]:
+    """The kinds of handles that a call takes, or gives."""
+    return {HANDLES[_base(p)] for p in f.params if _base(p) in HANDLES and _makes(p) == made}
 
 
 def is_simple(f: Function) -> bool:
@@ -94,6 +101,10 @@ def _kind(base: str) -> str:
     return f"GP_HANDLE_{HANDLES[base].upper()}"
 
 
+def _makes(p: Param) -> bool:
+    return p.is_pointer and not p.ctype.startswith("const ")
+
+
 def _caller(f: Function) -> list[str]:
     lines = [f"static CUresult call_{f.name}(struct calls *c)\n{{"]
     names = []
@@ -106,7 +117,7 @@ def _caller(f: Function) -> list[str]:
     lines.append(f"    CUresult r = {f.name}({', '.join(names)});")
     for p in f.params:
         base = _base(p)
-        makes = p.is_pointer and not p.ctype.startswith("const ")
+        makes = _makes(p)
         if makes and p.ctype.count("*") == 1 and base in HANDLES:
             lines.append(f"    if (r == CUDA_SUCCESS && {p.name})")
             lines.append(f"        call_learn(c, {_kind(base)}, (uint64_t)(uintptr_t)*{p.name});")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable, Set
 
 from .emit_wire import NOTE
 from .layout import Field, request, tails_in, tails_out, values_out
@@ -40,7 +41,25 @@ def requests(spec: Spec) -> str:
     lines.append("};")
     lines.append("const unsigned draw_request_count = sizeof draw_requests / ")
     lines[-1] += "sizeof draw_requests[0];\n"
-    return "\n".join(lines)
+    rows = []
+    for f in asked:
+        made = {p.handle for p in f.params if p.handle and p.has("create")}
+        named = {p.handle for p in f.params if p.handle and not p.has("create")}
+        rows.append((f"GP_OP_{f.name}", named, made))
+    return "\n".join([*lines, *kinds("draw_kinds", rows)])
+
+
+def kinds(name: str, rows: Iterable[tuple[str, Set[str], Set[str]]]) -> list[str]:
+    """A table of which kinds of handles each operation names, and makes (tests/fuzz/steps.h)."""
+
+    def mask(those: Set[str]) -> str:
+        bits = (f"UINT64_C(1) << GP_HANDLE_{kind.upper()}" for kind in sorted(those))
+        return " | ".join(bits) or "0"
+
+    lines = [f"static const struct steps_kinds {name}_of[] = {{"]
+    lines += [f"    {{{op}, {mask(named)}, {mask(made)}}}," for op, named, made in rows]
+    lines += ["};", f"const struct steps_table {name} = {{{name}_of,"]
+    return [*lines, f"    sizeof {name}_of / sizeof {name}_of[0]}};\n"]
 
 
 def _drawer(f: Function) -> list[str]:

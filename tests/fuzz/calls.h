@@ -31,6 +31,7 @@ struct call_entry {
 };
 extern const struct call_entry call_entries[];
 extern const unsigned call_entry_count;
+extern const struct steps_table call_kinds;
 
 /* Before the first call. */
 void calls_open(struct calls *c);

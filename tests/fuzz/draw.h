@@ -14,6 +14,7 @@
 #include "gp_messages.h"
 #include "gp_ops.h"
 #include "snapshot.h"
+#include "steps.h"
 
 #define DRAW_KEPT 16
 /* No tail that is drawn is longer, in bytes. */
@@ -44,6 +45,7 @@ struct draw_request {
 };
 extern const struct draw_request draw_requests[];
 extern const unsigned draw_request_count;
+extern const struct steps_table draw_kinds;
 
 /* What a worker answers, behind the result. */
 struct draw_answer {

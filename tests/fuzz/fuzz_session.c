@@ -152,6 +152,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
+const struct steps_form steps_form = {&call_kinds, 0, 3};
+
 size_t steps_begin(uint32_t chance, uint8_t out[8])
 {
     unsigned which = chance / 16 % (call_entry_count + 4 * client_call_count);

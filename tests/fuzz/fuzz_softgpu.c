@@ -160,6 +160,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
+const struct steps_form steps_form = {&call_kinds, 0, 2};
+
 size_t steps_begin(uint32_t chance, uint8_t out[8])
 {
     unsigned which = chance % (call_entry_count + 3 * BY_HAND);

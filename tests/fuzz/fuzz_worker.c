@@ -200,6 +200,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
+const struct steps_form steps_form = {&draw_kinds, 1, 3};
+
 size_t steps_begin(uint32_t chance, uint8_t out[8])
 {
     uint16_t op = draw_requests[chance / 16 % draw_request_count].op;

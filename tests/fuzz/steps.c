@@ -3,6 +3,7 @@
 #include <string.h>
 
 #define STEP_BYTES 255u
+#define MAKERS 3 /* in front of one step, each of what the next one names */
 
 struct step {
     size_t at, bytes; /* with its length byte */
@@ -62,10 +63,47 @@ static size_t make(uint32_t *state, uint8_t fresh[1 + STEP_BYTES])
     return 1 + bytes;
 }
 
+static const struct steps_kinds *kinds_of(const uint8_t *step)
+{
+    const uint8_t *number = step + 1 + steps_form.op_at;
+    uint16_t op = (uint16_t)(number[0] | number[1] << 8);
+    for (unsigned i = 0; i < steps_form.kinds->count; i++)
+        if (steps_form.kinds->of[i].op == op)
+            return &steps_form.kinds->of[i];
+    return NULL;
+}
+
+/* One that makes something of a kind that is named; NULL: none does. */
+static const struct steps_kinds *maker(uint64_t named, uint32_t *state)
+{
+    const struct steps_table *all = steps_form.kinds;
+    uint32_t first = chance(state) % all->count, kind = chance(state) % 64;
+    while (named && !(named >> kind & 1))
+        kind = (kind + 1) % 64;
+    for (unsigned i = 0; i < all->count; i++) {
+        const struct steps_kinds *k = &all->of[(first + i) % all->count];
+        if (named && k->made >> kind & 1)
+            return k;
+    }
+    return NULL;
+}
+
 static size_t insert(uint8_t *data, size_t size, size_t most, size_t at, uint32_t *state)
 {
     uint8_t fresh[1 + STEP_BYTES];
-    return replace(data, size, most, at, 0, fresh, make(state, fresh));
+    size = replace(data, size, most, at, 0, fresh, make(state, fresh));
+    const struct steps_kinds *k = steps_form.kinds ? kinds_of(fresh) : NULL;
+    for (unsigned depth = 0; k && depth < MAKERS && chance(state) % 4; depth++) {
+        k = maker(k->named, state);
+        if (!k)
+            break;
+        memset(fresh, 0, sizeof fresh);
+        fresh[0] = (uint8_t)steps_form.bytes;
+        fresh[1 + steps_form.op_at] = (uint8_t)k->op;
+        fresh[2 + steps_form.op_at] = (uint8_t)(k->op >> 8);
+        size = replace(data, size, most, at, 0, fresh, 1 + steps_form.bytes);
+    }
+    return size;
 }
 
 /* The same step, with other bytes in it. */
