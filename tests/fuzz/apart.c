@@ -19,6 +19,7 @@ void __sanitizer_set_report_fd(void *fd);
 /* An input takes milliseconds; one that is stuck is a finding. */
 #define STUCK_S 15
 #define INPUTS 48u /* of a child */
+#define SAID_MOST 2000u
 
 #define PAGE_MOST 65536u
 
@@ -43,6 +44,7 @@ static struct {
     struct board *board; /* NULL: inputs run here */
     int ask[2];          /* a byte for each input: to the child, or to who makes the next one */
     int told[2];         /* back: a word for each */
+    int said;            /* what the child has logged */
     unsigned taken;      /* by this child */
 } apart;
 
@@ -123,12 +125,11 @@ static void tell(struct word w)
 
 /* --- the child -------------------------------------------------------------------------- */
 
-/* What the target logs of hostile input is no news; what a sanitizer reports is. */
+/* What the target logs of hostile input is no news, unless it fails; what a sanitizer reports is. */
 static void quiet(void)
 {
-    int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (nowhere >= 0 && !getenv("FUZZ_LOG"))
-        dup2(nowhere, STDERR_FILENO);
+    if (ftruncate(apart.said, 0) == 0 && !getenv("FUZZ_LOG"))
+        dup2(apart.said, STDERR_FILENO);
     __sanitizer_set_report_fd((void *)(intptr_t)report);
 }
 
@@ -216,6 +217,8 @@ void apart_open(void (*begin)(const uint8_t *, size_t))
     apart.begin = begin;
     if (getenv("FUZZ_TOGETHER"))
         return;
+    apart.said = memfd_create("said", MFD_CLOEXEC);
+    fcntl(apart.said, F_SETFL, O_APPEND);
     report = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
     apart.board = mmap(NULL, sizeof *apart.board, PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -243,8 +246,19 @@ static void keep_all(const struct board *b)
         dprintf(report, "all %zu bytes that it took are in %s\n", bytes, name);
 }
 
+static void show_said(void)
+{
+    static char text[SAID_MOST];
+    off_t size = lseek(apart.said, 0, SEEK_END);
+    off_t from = size > (off_t)sizeof text ? size - (off_t)sizeof text : 0;
+    ssize_t bytes = pread(apart.said, text, sizeof text, from);
+    if (bytes > 0)
+        dprintf(report, "the last that it logged:\n%.*s\n", (int)bytes, text);
+}
+
 static void child_failed(int status)
 {
+    show_said();
     if (WIFSIGNALED(status))
         dprintf(report, "an input ended its process with signal %d\n", WTERMSIG(status));
     else
