@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--archive", type=Path, help="pack all that into a .tar.xz")
     given = parser.parse_args()
     parts = tomllib.loads((HERE / "packages.toml").read_text(encoding="utf-8"))
+    shutil.rmtree(given.out / "site", ignore_errors=True)  # what an earlier call wanted
     for name in given.only or parts:
         fetch(parts[name], given.out, given.python_version)
     if given.archive is not None:

@@ -64,14 +64,18 @@ class Results:
         return self
 
     def write_to(self, path: Path) -> Results:
-        """Begin `path` with all that is known, and go on with what is added."""
+        """Begin `path` with all that is known, and go on with what is added. What is there is
+        replaced at once: whoever is ended meanwhile has not lost it.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._out = path.open("w", encoding="utf-8")
+        new = path.with_name(path.name + ".new")
+        self._out = new.open("w", encoding="utf-8")
         for groups in self._known.values():
             for tests in groups.values():
                 for known in tests.values():
                     self._write(known)
         self._out.flush()
+        new.replace(path)
         return self
 
     def add(self, new: Record) -> None:

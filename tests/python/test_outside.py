@@ -132,6 +132,18 @@ def test_a_later_run_does_what_is_missing(crew: Crew, tmp_path: Path) -> None:
     assert again.groups("pretended", NATIVE, "here")["group"]["hang"] == done
 
 
+def test_results_are_there_until_they_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.jsonl"
+    Results().write_to(path).add(Record("s", NATIVE, "here", "g", "t", "passed"))
+    before = path.read_bytes()
+    monkeypatch.setattr(Results, "_write", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Results().read([path]).write_to(path)
+    assert path.read_bytes() == before
+
+
 def test_what_did_not_pass_runs_again(crew: Crew) -> None:
     for test, outcome in (("first", "passed"), ("last", "failed"), (END, "passed")):
         crew.results.add(Record("pretended", NATIVE, "here", "group", test, outcome))
