@@ -107,6 +107,14 @@ CUresult gpc_pool_default(CUdevice dev, CUmemoryPool *pool)
     return CUDA_SUCCESS;
 }
 
+bool gpc_pool_is_default(CUmemoryPool pool)
+{
+    for (int i = 0; pool && i < GP_DEVICES_MAX; i++)
+        if (default_pools[i] == pool)
+            return true;
+    return false;
+}
+
 GPC_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
 {
     CUresult r = gpc_enter(GP_OP_cuDeviceGetDefaultMemPool, GPC_NEEDS_INIT);

@@ -51,6 +51,9 @@ CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, u
 CUresult gpc_memset_now(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
                         size_t size, size_t width, size_t rows);
 
+/* A device's own pool, as far as the program was told of it: nobody ends it. */
+bool gpc_pool_is_default(CUmemoryPool pool);
+
 /* An array or a mipmapped array was made. If there is no memory for its record it is
  * destroyed. */
 CUresult gpc_array_note(uint64_t made, size_t width, size_t height, size_t depth,

@@ -100,6 +100,7 @@ static void pooled(void)
     CUdeviceptr ours, theirs;
 
     CU(cuDeviceGetDefaultMemPool(&first, driver_device));
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemPoolDestroy(first));
     CU(cuMemGetDefaultMemPool(&current, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
     EXPECT(current == first, "the default pool is another one by its location");
     CU(cuMemPoolCreate(&made, &props));
