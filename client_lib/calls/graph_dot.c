@@ -139,6 +139,15 @@ static bool asked(unsigned flags, unsigned flag)
     return flag && flags & (flag | CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE);
 }
 
+/* Of a captured launch as well, which is asked for. */
+static void draw_launch(FILE *file, CUgraphNode id)
+{
+    union gpc_node_work work;
+    if (gpc_node_get(GP_OP_cuGraphDebugDotPrint, id, CU_GRAPH_NODE_TYPE_KERNEL, &work,
+                     OF(kernel)) == CUDA_SUCCESS)
+        draw_name(file, &work.kernel);
+}
+
 /* What is not told, such as copies of captured host memory, is left out. */
 static void draw_work(FILE *file, CUgraphNode id, CUgraphNodeType type, unsigned flags)
 {
@@ -153,13 +162,10 @@ static void draw_work(FILE *file, CUgraphNode id, CUgraphNodeType type, unsigned
 static CUresult draw_node(FILE *file, CUgraphNode id, unsigned flags)
 {
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    CUDA_KERNEL_NODE_PARAMS kernel = {0};
     gpc_graphs_lock();
     const struct gpc_node *node = gpc_node_of(id);
     if (node)
         type = node->type;
-    if (node && type == CU_GRAPH_NODE_TYPE_KERNEL)
-        kernel = node->work.kernel;
     gpc_graphs_unlock();
     CUresult r = node ? CUDA_SUCCESS : gpc_wire_cuGraphNodeGetType(id, &type);
     if (r != CUDA_SUCCESS)
@@ -167,8 +173,8 @@ static CUresult draw_node(FILE *file, CUgraphNode id, unsigned flags)
     fprintf(file, "  \"%p\" [label=\"%s", (void *)id, type_name(type));
     if (asked(flags, CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES))
         fprintf(file, " %p", (void *)id);
-    if (kernel.gridDimX)
-        draw_name(file, &kernel);
+    if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+        draw_launch(file, id);
     draw_work(file, id, type, flags);
     fprintf(file, "\"];\n");
     return r;

@@ -121,6 +121,8 @@ static void drawn_with_flags(void)
     CU(cuGraphClone(&clone, graph));
     for (int i = 0; i < 2; i++) { /* as it was given, and as the GPU host tells it */
         CUgraph g = i ? clone : graph;
+        EXPECT(driver_is_native() || lines_with(g, 0, "increment\\n1x1x1 of 4x1x1") == 1,
+               "%s: the kernel's name and shape", i ? "a clone" : "a graph");
         flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS, "shared memory 48", 1);
         flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS, "3x1 of 4 bytes: 0x7", 1);
         flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_HOST_NODE_PARAMS, "of 0x1000", 1);
