@@ -36,6 +36,7 @@ struct gpc_completions {
     uint64_t last;  /* number that was given */
     uint32_t taken; /* a bit for each place */
     uint32_t left;  /* of these, whose wait is over and whose answer may still come */
+    bool soon;      /* the GPU has written within the last wait's patience: a signal will do */
     struct place of[GP_COMPLETION_PLACES];
 };
 _Static_assert(GP_COMPLETION_PLACES == 32, "one word of bits");
@@ -97,12 +98,14 @@ static struct gpc_completions *page_for(const struct gpc_route *on, uint16_t op)
 static void reclaim(struct gpc_session *s, struct gpc_completions *c)
 {
     uint32_t over = 0;
+    if (__atomic_load_n(&c->left, __ATOMIC_RELAXED) == 0)
+        return;
     pthread_mutex_lock(&s->wait_lock);
     for (uint32_t left = c->left; left; left &= left - 1) {
         uint32_t bit = left & -left;
         over |= c->of[__builtin_ctz(left)].call.state >= GPC_CALL_DONE ? bit : 0;
     }
-    c->left &= ~over;
+    __atomic_store_n(&c->left, c->left & ~over, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&s->wait_lock);
     __atomic_fetch_and(&c->taken, ~over, __ATOMIC_RELEASE);
 }
@@ -126,8 +129,14 @@ static int place_take(struct gpc_session *s, struct gpc_completions *c)
 static void place_leave(struct gpc_session *s, struct gpc_completions *c, int place)
 {
     pthread_mutex_lock(&s->wait_lock);
-    c->left |= 1u << place;
+    __atomic_store_n(&c->left, c->left | 1u << place, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&s->wait_lock);
+}
+
+/* Nothing will be written there any more, and no answer comes. */
+static void place_give(struct gpc_completions *c, int place)
+{
+    __atomic_fetch_and(&c->taken, ~(1u << place), __ATOMIC_RELEASE);
 }
 
 static bool is_written(const void *what)
@@ -157,7 +166,9 @@ static CUresult finish(struct gpc_session *s, struct gpc_completions *c, int pla
     struct gpc_call *call = &c->of[place].call;
     uint64_t begin = gp_now_ns();
     CUresult r;
-    if (gpc_spin(is_written, &c->of[place], call)) {
+    bool soon = gpc_spin(is_written, &c->of[place], call);
+    __atomic_store_n(&c->soon, soon, __ATOMIC_RELAXED);
+    if (soon) {
         r = what_came(s);
     } else {
         gpc_call_await(call);
@@ -186,20 +197,125 @@ static uint64_t next_number(struct gpc_completions *c)
     return __atomic_add_fetch(&c->last, 1, __ATOMIC_RELAXED);
 }
 
+/* --- signals: no answer comes, and nobody lists the call ------------------------------------ */
+
+static bool may_signal(const struct gpc_route *on, const struct gpc_completions *c, uint16_t op)
+{
+    return __atomic_load_n(&c->soon, __ATOMIC_RELAXED) && gpc_spin_likely() &&
+           gpc_session_has(on->session, op);
+}
+
+/* Send it, and look for its number a while. False: it is not there, and may never be. Then whoever
+ * waits has to ask; so does everybody, until a number has come in time again. */
+static bool signal_seen(struct gpc_completions *c, int place, struct gpc_call *call, CUresult *r)
+{
+    uint64_t begin = gp_now_ns();
+    bool seen = gpc_call_post(call) == CUDA_SUCCESS && gpc_spin(is_written, &c->of[place], NULL);
+    if (!seen) {
+        __atomic_store_n(&c->soon, false, __ATOMIC_RELAXED);
+        return false;
+    }
+    *r = what_came(call->route.session);
+    gpc_call_waited(call, begin, true);
+    gpc_thread()->may_end = true;
+    return true;
+}
+
+static bool stream_signal(const struct gpc_route *on, struct gpc_completions *c, int place,
+                          CUresult *r)
+{
+    struct gp_req_gp_stream_signal q = {.h.op = GP_OP_gp_stream_signal,
+                                        .stream = on->stream,
+                                        .place = (uint32_t)place,
+                                        .number = c->of[place].number = next_number(c)};
+    struct gpc_call call = {.route = *on, .request = &q.h, .request_size = sizeof q};
+    return may_signal(on, c, q.h.op) && signal_seen(c, place, &call, r);
+}
+
+static bool context_signal(const struct gpc_route *on, struct gpc_completions *c, int place,
+                           CUresult *r)
+{
+    struct gp_req_gp_context_signal q = {.h.op = GP_OP_gp_context_signal,
+                                         .place = (uint32_t)place,
+                                         .number = c->of[place].number = next_number(c)};
+    struct gpc_call call = {.route = *on, .request = &q.h, .request_size = sizeof q};
+    bool seen = signal_seen(c, place, &call, r);
+    if (seen && *r == CUDA_SUCCESS)
+        gpc_session_settle_context(&call);
+    return seen;
+}
+
+/* The bytes are taken before the place is anybody else's. */
+static bool download_signal(const struct gpc_route *on, struct gpc_completions *c, int place,
+                            uint64_t src, void *to, size_t bytes, CUresult *r)
+{
+    struct gp_req_gp_dtoh_signal q = {.h.op = GP_OP_gp_dtoh_signal,
+                                      .src = src,
+                                      .stream = on->stream,
+                                      .bytes = (uint32_t)bytes,
+                                      .place = (uint32_t)place,
+                                      .number = c->of[place].number = next_number(c)};
+    struct gpc_call call = {.route = *on, .request = &q.h, .request_size = sizeof q};
+    if (!may_signal(on, c, q.h.op) || !signal_seen(c, place, &call, r))
+        return false;
+    if (*r == CUDA_SUCCESS)
+        memcpy(to, bytes_of(c, place), bytes);
+    place_give(c, place);
+    return true;
+}
+
+/* --- what callers wait for ------------------------------------------------------------------- */
+
 CUresult gpc_complete_stream(const struct gpc_route *on, CUstream stream)
 {
     struct gpc_completions *c = page_for(on, GP_OP_gp_stream_complete);
     int place = c ? place_take(on->session, c) : -1;
+    CUresult r;
     if (place < 0)
         return gpc_wire_cuStreamSynchronize_on(on, stream);
+    if (stream_signal(on, c, place, &r)) {
+        place_give(c, place);
+        return r;
+    }
     struct place *p = &c->of[place];
     p->number = next_number(c);
     p->request.stream = (struct gp_req_gp_stream_complete){.h.op = GP_OP_gp_stream_complete,
                                                            .stream = on->stream,
                                                            .place = (uint32_t)place,
                                                            .number = p->number};
-    CUresult r = exchange(on, c, place, &p->request.stream.h, sizeof p->request.stream);
+    r = exchange(on, c, place, &p->request.stream.h, sizeof p->request.stream);
     place_leave(on->session, c, place);
+    return r;
+}
+
+/* With an answer. */
+static CUresult context_asked(const struct gpc_route *on, struct gpc_completions *c)
+{
+    int place = place_take(on->session, c);
+    if (place < 0)
+        return gpc_wire_cuCtxSynchronize();
+    struct place *p = &c->of[place];
+    p->number = next_number(c);
+    p->request.context = (struct gp_req_gp_context_complete){
+        .h.op = GP_OP_gp_context_complete, .place = (uint32_t)place, .number = p->number};
+    CUresult r = exchange(on, c, place, &p->request.context.h, sizeof p->request.context);
+    if (r == CUDA_SUCCESS)
+        gpc_session_settle_context(&p->call);
+    place_leave(on->session, c, place);
+    return r;
+}
+
+/* The stream that was told to write may be another one than that which tells in the end, so who asks has
+ * a place of his own. Behind a failure the first one stays taken: something may still be written there. */
+static CUresult context_signalled(const struct gpc_route *on, struct gpc_completions *c)
+{
+    int place = place_take(on->session, c);
+    CUresult r;
+    bool seen = place >= 0 && context_signal(on, c, place, &r);
+    if (!seen)
+        r = context_asked(on, c);
+    if (place >= 0 && (seen || r == CUDA_SUCCESS))
+        place_give(c, place);
     return r;
 }
 
@@ -209,18 +325,29 @@ CUresult gpc_complete_context(CUcontext context)
     struct gpc_route on = gpc_route_here();
     bool here = (!context || context == on.context) && gpc_route_session(&on);
     struct gpc_completions *c = here ? page_for(&on, GP_OP_gp_context_complete) : NULL;
-    int place = c ? place_take(on.session, c) : -1;
-    if (place < 0)
+    if (!c)
         return context ? gpc_wire_cuCtxSynchronize_v2(context) : gpc_wire_cuCtxSynchronize();
+    return may_signal(&on, c, GP_OP_gp_context_signal) ? context_signalled(&on, c)
+                                                       : context_asked(&on, c);
+}
+
+/* With an answer. False: the GPU cannot copy. */
+static bool download_asked(const struct gpc_route *on, struct gpc_completions *c, int place,
+                           uint64_t src, void *to, size_t bytes, CUresult *r)
+{
     struct place *p = &c->of[place];
     p->number = next_number(c);
-    p->request.context = (struct gp_req_gp_context_complete){
-        .h.op = GP_OP_gp_context_complete, .place = (uint32_t)place, .number = p->number};
-    CUresult r = exchange(&on, c, place, &p->request.context.h, sizeof p->request.context);
-    if (r == CUDA_SUCCESS)
-        gpc_session_settle_context(&p->call);
-    place_leave(on.session, c, place);
-    return r;
+    p->request.dtoh = (struct gp_req_gp_dtoh_complete){.h.op = GP_OP_gp_dtoh_complete,
+                                                       .src = src,
+                                                       .stream = on->stream,
+                                                       .bytes = (uint32_t)bytes,
+                                                       .place = (uint32_t)place,
+                                                       .number = p->number};
+    *r = exchange(on, c, place, &p->request.dtoh.h, sizeof p->request.dtoh);
+    if (*r == CUDA_SUCCESS)
+        memcpy(to, bytes_of(c, place), bytes);
+    place_leave(on->session, c, place);
+    return *r != CUDA_ERROR_NOT_SUPPORTED;
 }
 
 bool gpc_complete_download(const struct gpc_route *on, void *to, uint64_t src, size_t bytes,
@@ -232,22 +359,9 @@ bool gpc_complete_download(const struct gpc_route *on, void *to, uint64_t src, s
     if (place < 0)
         return false;
     void *view = gpc_managed_view(to, bytes, true);
-    struct place *p = &c->of[place];
-    p->number = next_number(c);
-    p->request.dtoh = (struct gp_req_gp_dtoh_complete){.h.op = GP_OP_gp_dtoh_complete,
-                                                       .src = src,
-                                                       .stream = on->stream,
-                                                       .bytes = (uint32_t)bytes,
-                                                       .place = (uint32_t)place,
-                                                       .number = p->number};
-    CUresult result = exchange(on, c, place, &p->request.dtoh.h, sizeof p->request.dtoh);
-    if (result == CUDA_SUCCESS)
-        memcpy(view, bytes_of(c, place), bytes);
-    if (result == CUDA_SUCCESS && view != to)
+    bool over = download_signal(on, c, place, src, view, bytes, r) ||
+                download_asked(on, c, place, src, view, bytes, r);
+    if (over && *r == CUDA_SUCCESS && view != to)
         gpc_managed_filled(to, bytes);
-    place_leave(on->session, c, place);
-    if (result == CUDA_ERROR_NOT_SUPPORTED)
-        return false;
-    *r = result;
-    return true;
+    return over;
 }

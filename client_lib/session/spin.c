@@ -15,6 +15,12 @@ bool gpc_spin_may(CUcontext context)
     return c && (c->flags & CU_CTX_SCHED_MASK) != CU_CTX_SCHED_BLOCKING_SYNC;
 }
 
+bool gpc_spin_likely(void)
+{
+    const struct gpc_thread *t = gpc_thread();
+    return t->has_spun && t->spin_ns > 0;
+}
+
 /* Where kernels may print, and in contexts whose work does not write, nothing but the answer comes. */
 bool gpc_spin(bool (*is_over)(const void *what), const void *what, const struct gpc_call *call)
 {

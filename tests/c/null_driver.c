@@ -21,14 +21,12 @@
 #include "page.h"
 #include "peer.h"
 
-const char *const null_kind_names[NULL_KINDS] = {"launch",       "launch in the legacy stream",
-                                                 "event record", "stream waits for event",
-                                                 "set memory",   "copy on the device",
-                                                 "copy into pinned memory"};
-const enum null_call null_kind_call[NULL_KINDS] = {NULL_cuLaunchKernel,  NULL_cuLaunchKernel,
-                                                   NULL_cuEventRecord,   NULL_cuStreamWaitEvent,
-                                                   NULL_cuMemsetD8Async, NULL_cuMemcpyAsync,
-                                                   NULL_cuMemcpyDtoHAsync};
+const char *const null_kind_names[NULL_KINDS] = {
+    "launch",     "launch in the legacy stream", "event record",           "stream waits for event",
+    "set memory", "copy on the device",          "copy into pinned memory"};
+const enum null_call null_kind_call[NULL_KINDS] = {
+    NULL_cuLaunchKernel,  NULL_cuLaunchKernel, NULL_cuEventRecord,    NULL_cuStreamWaitEvent,
+    NULL_cuMemsetD8Async, NULL_cuMemcpyAsync,  NULL_cuMemcpyDtoHAsync};
 
 #define MEMORY_BYTES ((size_t)1 << 20)
 #define PINNED_AT 0x7f0000000000 /* of the client's addresses */
@@ -40,10 +38,11 @@ struct gp_channel {
     unsigned left;
     void (*between)(void);
     const struct gp_header *message;
-    struct gp_req_gp_stream_complete *wait; /* NULL, or it comes behind each */
-    unsigned looks;                         /* since the GPU was told to write */
-    struct null_counts at_wait;             /* when it was waited for a message first */
-    struct gp_rep_cuMemAlloc_v2 reply;      /* the last one */
+    const struct gp_header *wait;      /* NULL, or it comes behind each */
+    uint64_t *number;                  /* in that */
+    unsigned looks;                    /* since the GPU was told to write */
+    struct null_counts at_wait;        /* when it was waited for a message first */
+    struct gp_rep_cuMemAlloc_v2 reply; /* the last one */
 };
 
 static struct gpw_session session;
@@ -92,8 +91,8 @@ static int null_recv(struct gp_channel *c, int64_t timeout_us, const void **mess
         c->between();
     bool is_wait = c->wait && c->left % 2 == 0;
     if (is_wait)
-        c->wait->number++;
-    *message = is_wait ? &c->wait->h : c->message;
+        ++*c->number;
+    *message = is_wait ? c->wait : c->message;
     *size = ((const struct gp_header *)*message)->size;
     return 0;
 }
@@ -123,11 +122,9 @@ static bool idle(struct gpw_session *s)
     return true;
 }
 
-static void handle_all(const struct gp_header *h, struct gp_req_gp_stream_complete *wait,
-                       unsigned count, void (*between)(void))
+static void handle_all(const struct gp_header *h, unsigned count, void (*between)(void))
 {
     channel.message = h;
-    channel.wait = wait;
     channel.left = count;
     channel.between = between;
     channel.reply.r.result = CUDA_SUCCESS;
@@ -139,7 +136,8 @@ static void handle_all(const struct gp_header *h, struct gp_req_gp_stream_comple
 
 static void handle(const struct gp_header *h, unsigned count, void (*between)(void))
 {
-    handle_all(h, NULL, count, between);
+    channel.wait = NULL;
+    handle_all(h, count, between);
 }
 
 static uint64_t object(enum gp_handle_kind kind, uint32_t index, uint64_t real, bool of_context)
@@ -285,16 +283,21 @@ struct null_counts null_session_run(enum null_kind kind, unsigned count, void (*
     return channel.at_wait;
 }
 
-struct null_counts null_session_waits(unsigned count, void (*between)(void))
+struct null_counts null_session_waits(bool signals, unsigned count, void (*between)(void))
 {
     union message m;
+    const uint64_t stream = gp_handle_make(GP_HANDLE_STREAM, 1, 0);
     struct gp_req_gp_stream_complete wait = {
         .h = {.size = sizeof wait, .op = GP_OP_gp_stream_complete, .flags = GP_FLAG_WAITED},
-        .stream = gp_handle_make(GP_HANDLE_STREAM, 1, 0),
+        .stream = stream,
         .place = 1};
+    struct gp_req_gp_stream_signal signal = {
+        .h = {.size = sizeof signal, .op = GP_OP_gp_stream_signal}, .stream = stream, .place = 1};
     write_message(NULL_LAUNCH, &m);
     memset(&null_gpu.counts, 0, sizeof null_gpu.counts);
-    handle_all(&m.h, &wait, 2 * count, between);
+    channel.wait = signals ? &signal.h : &wait.h;
+    channel.number = signals ? &signal.number : &wait.number;
+    handle_all(&m.h, 2 * count, between);
     null_must(!session.failures.kinds, "the messages fail");
     return channel.at_wait;
 }

@@ -71,8 +71,8 @@ void null_session_behind(bool behind);
  * `between` is called before each; NULL: nothing is. */
 struct null_counts null_session_run(enum null_kind kind, unsigned count, void (*between)(void));
 /* Likewise for launches each of which is waited for, as a client does that looks for what the GPU
- * writes: the next one comes soon behind that. */
-struct null_counts null_session_waits(unsigned count, void (*between)(void));
+ * writes: the next one comes soon behind that. `signals`: no answer is sent to it. */
+struct null_counts null_session_waits(bool signals, unsigned count, void (*between)(void));
 /* Likewise for allocations of so many bytes, each freed before the next. */
 struct null_counts null_session_churn(uint64_t bytes, unsigned count);
 

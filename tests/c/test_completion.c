@@ -25,7 +25,7 @@ static _Alignas(64) unsigned char page[GP_COMPLETION_BYTES];
 static struct {
     CUcontext current;
     CUresult register_fails, write_fails, copy_fails, capturing, stream_says;
-    bool captures, prints, several, no_memory;
+    bool captures, prints, several, no_memory, not_device;
     unsigned registered, looked;
     unsigned asked;                  /* streams, before a wait */
     unsigned written, recorded, all; /* how waits end */
@@ -55,6 +55,12 @@ bool gpw_stream_tells(struct gpw_session *s, CUstream *stream)
     gpu.looked++;
     *stream = CU_STREAM_LEGACY;
     return !gpu.several;
+}
+
+bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    (void)s, (void)bytes;
+    return address == FROM && !gpu.not_device;
 }
 
 int gpw_answer_gp_context_complete(struct gpw_session *s, struct gpw_token t, CUresult result)
@@ -379,6 +385,91 @@ static void the_next_context_has_the_page(void **state)
     assert_int_equal(gpu.registered, 2);
 }
 
+/* --- signals ------------------------------------------------------------------------------ */
+
+static CUresult signal(uint32_t place, uint64_t number)
+{
+    return gpw_gp_stream_signal(&session, STREAM, place, number);
+}
+
+static CUresult download_signal(uint32_t bytes, uint32_t place, uint64_t number)
+{
+    return gpw_gp_dtoh_signal(&session, FROM, STREAM, bytes, place, number);
+}
+
+/* Nothing is made ready for an answer, nothing asked, and no event recorded. */
+static void a_signal_is_a_number_alone(void **state)
+{
+    (void)state;
+    assert_int_equal(signal(0, 41), CUDA_SUCCESS);
+    assert_int_equal(download_signal(4, 1, 42), CUDA_SUCCESS);
+    assert_int_equal(gpw_gp_context_signal(&session, 2, 43), CUDA_SUCCESS);
+    for (uint32_t place = 0; place < 3; place++)
+        assert_int_equal(word(place), 41 + place);
+    assert_int_equal(page[GP_COMPLETION_DATA + GP_COMPLETION_DATA_MAX + 3], 0x5a);
+    assert_int_equal(gpu.asked + gpu.recorded + gpu.written + gpu.all, 0);
+    assert_int_equal(session.signal.number, 43);
+    assert_ptr_equal(session.signal.word, page + 2 * GP_COMPLETION_WORD_STEP);
+}
+
+/* Who waits asks then, and is told why. */
+static void assert_no_signal(void)
+{
+    assert_int_equal(signal(1, 5), CUDA_SUCCESS);
+    assert_int_equal(download_signal(4, 1, 6), CUDA_SUCCESS);
+    assert_int_equal(gpw_gp_context_signal(&session, 1, 7), CUDA_SUCCESS);
+    assert_int_equal(word(1), 0);
+    assert_null(session.signal.word);
+}
+
+static void a_signal_that_may_not_be_is_none(void **state)
+{
+    (void)state;
+    gpu.prints = true;
+    assert_no_signal();
+    gpu.prints = false;
+    session.failures.told = 1;
+    assert_no_signal();
+    session.failures.told = 0;
+    gpu.captures = true;
+    gpu.capturing = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    assert_no_signal();
+    gpu.captures = false;
+    gpu.write_fails = CUDA_ERROR_NOT_SUPPORTED;
+    assert_no_signal();
+    gpu.write_fails = CUDA_SUCCESS;
+    gpu.current = SECOND; /* the page is the first's */
+    assert_no_signal();
+}
+
+static void bytes_that_cannot_be_copied_are_not_signalled(void **state)
+{
+    (void)state;
+    gpu.copy_fails = CUDA_ERROR_ILLEGAL_ADDRESS;
+    assert_int_equal(download_signal(4, 1, 6), CUDA_SUCCESS);
+    gpu.copy_fails = CUDA_SUCCESS;
+    gpu.not_device = true;
+    assert_int_equal(download_signal(4, 1, 6), CUDA_SUCCESS);
+    assert_int_equal(word(1), 0);
+}
+
+static void signals_lie_in_the_page(void **state)
+{
+    (void)state;
+    for (unsigned closed = 0; closed < 2; closed++) {
+        const uint32_t place = closed ? 0 : GP_COMPLETION_PLACES;
+        memory.completions.open = !closed;
+        assert_int_equal(signal(place, 1), CUDA_ERROR_INVALID_VALUE);
+        assert_int_equal(download_signal(4, place, 1), CUDA_ERROR_INVALID_VALUE);
+        assert_int_equal(gpw_gp_context_signal(&session, place, 1), CUDA_ERROR_INVALID_VALUE);
+    }
+    memory.completions.open = true;
+    assert_int_equal(download_signal(0, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(download_signal(GP_COMPLETION_DATA_MAX + 1, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(download_signal(UINT32_MAX, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(gpu.registered, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -396,6 +487,10 @@ int main(void)
         cmocka_unit_test_setup(a_context_is_over_when_one_stream_is, begin),
         cmocka_unit_test_setup(nothing_is_asked_of_streams_while_one_captures, begin),
         cmocka_unit_test_setup(the_next_context_has_the_page, begin),
+        cmocka_unit_test_setup(a_signal_is_a_number_alone, begin),
+        cmocka_unit_test_setup(a_signal_that_may_not_be_is_none, begin),
+        cmocka_unit_test_setup(bytes_that_cannot_be_copied_are_not_signalled, begin),
+        cmocka_unit_test_setup(signals_lie_in_the_page, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -440,3 +440,8 @@ def test_waits_that_the_gpu_ends_have_a_place(worker: Worker) -> None:
         assert worker.result("gp_stream_complete", body) == INVALID_VALUE
         body = struct.pack("<QQIIQ", 1 << 40, LEGACY, 4, place, number)
         assert worker.result("gp_dtoh_complete", body) == INVALID_VALUE
+        assert worker.result("gp_dtoh_signal", body) == INVALID_VALUE
+        body = struct.pack("<QI4xQ", LEGACY, place, number)
+        assert worker.result("gp_stream_signal", body) == INVALID_VALUE
+        body = struct.pack("<I4xQ", place, number)
+        assert worker.result("gp_context_signal", body) == INVALID_VALUE

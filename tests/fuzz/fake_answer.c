@@ -312,6 +312,9 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
     const struct gp_req_gp_stream_complete *stream = (const void *)asked;
     const struct gp_req_gp_context_complete *context = (const void *)asked;
     const struct gp_req_gp_dtoh_complete *download = (const void *)asked;
+    const struct gp_req_gp_stream_signal *stream_signal = (const void *)asked;
+    const struct gp_req_gp_context_signal *context_signal = (const void *)asked;
+    const struct gp_req_gp_dtoh_signal *download_signal = (const void *)asked;
     switch (asked->op) {
     case GP_OP_gp_host_function:
         s->cookies[s->cookie_count++ % DRAW_KEPT] = f->cookie;
@@ -350,6 +353,15 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
         break;
     case GP_OP_gp_dtoh_complete:
         write_completion(s, download->place, download->number);
+        break;
+    case GP_OP_gp_stream_signal:
+        write_completion(s, stream_signal->place, stream_signal->number);
+        break;
+    case GP_OP_gp_context_signal:
+        write_completion(s, context_signal->place, context_signal->number);
+        break;
+    case GP_OP_gp_dtoh_signal:
+        write_completion(s, download_signal->place, download_signal->number);
         break;
     case GP_OP_gp_htod_arena:
         free_slot(s, ((const struct gp_req_gp_htod_arena *)asked)->slot);

@@ -1,8 +1,9 @@
 /*
- * Waits that the GPU ends: behind the work it writes a number where the client looks. The answer
- * comes all the same, in its turn, and is what tells of errors. When it is due the worker reads from
- * the same number, and asks the driver nothing: who writes there, too, spoils the order of its own
- * answers, or has none, and nothing else.
+ * Waits that the GPU ends: behind the work it writes a number where the client looks. Of signals that
+ * is all, so nothing is made ready or sent for them, and what fails is left to who asks then. Other
+ * waits are answered as well, in their turn. When an answer is due the worker reads from the same
+ * number, and asks the driver nothing: who writes there, too, spoils the order of its own answers, or
+ * has none, and nothing else.
  */
 #include "answer.h"
 #include "gpw_handlers.h"
@@ -73,6 +74,57 @@ CUresult gpw_complete(struct gpw_session *s, struct gpw_answer_wait *answer, CUd
                              : gpw_answer_submitted(s, answer, stream, r);
 }
 
+/* --- signals ------------------------------------------------------------------------------- */
+
+/* The number, as the last thing that is waited for. */
+static void signal_write(struct gpw_session *s, CUstream stream, uint32_t place, uint64_t number)
+{
+    struct gpw_gpu_page *page = &s->memory->completions;
+    const uint64_t offset = place * GP_COMPLETION_WORD_STEP;
+    if (gpw_gpu_page_write(s, page, stream, offset, number))
+        s->signal = (struct gpw_signal){word_at(page, offset), number};
+}
+
+CUresult gpw_gp_stream_signal(struct gpw_session *s, CUstream stream, uint32_t place,
+                              uint64_t number)
+{
+    if (!place_is_right(s, place))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (may_write(s, stream))
+        signal_write(s, stream, place, number);
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_gp_dtoh_signal(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
+                            uint32_t place, uint64_t number)
+{
+    struct gpw_gpu_page *page = &s->memory->completions;
+    if (!place_is_right(s, place) || bytes == 0 || bytes > GP_COMPLETION_DATA_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (may_write(s, stream) && gpw_memory_is_device(s, src, bytes) && gpw_gpu_page_here(s, page) &&
+        s->driver->cuMemcpyDtoHAsync_v2(bytes_at(page, place), src, bytes, stream) == CUDA_SUCCESS)
+        signal_write(s, stream, place, number);
+    return CUDA_SUCCESS;
+}
+
+/* No stream that captures may be asked whether it is busy. */
+static bool context_tells(struct gpw_session *s, CUstream *stream)
+{
+    return is_all(s) && !gpw_captures_any(s) && gpw_stream_tells(s, stream);
+}
+
+CUresult gpw_gp_context_signal(struct gpw_session *s, uint32_t place, uint64_t number)
+{
+    CUstream stream;
+    if (!place_is_right(s, place))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (context_tells(s, &stream))
+        signal_write(s, stream, place, number);
+    return CUDA_SUCCESS;
+}
+
+/* --- with an answer ------------------------------------------------------------------------ */
+
 CUresult gpw_gp_context_complete(struct gpw_session *s, struct gpw_token token, uint32_t place,
                                  uint64_t number)
 {
@@ -81,8 +133,7 @@ CUresult gpw_gp_context_complete(struct gpw_session *s, struct gpw_token token, 
     CUstream stream;
     if (!place_is_right(s, place))
         return CUDA_ERROR_INVALID_VALUE;
-    /* no stream that captures may be asked whether it is busy */
-    if (!is_all(s) || gpw_captures_any(s) || !gpw_stream_tells(s, &stream))
+    if (!context_tells(s, &stream))
         return gpw_answer_after_context(s, token, NULL, send);
     CUresult r = gpw_answer_prepare_unasked(s, token, send, &answer);
     return r == CUDA_SUCCESS ? end(s, answer, stream, true, place, number) : r;

@@ -39,8 +39,9 @@ struct gpw_loop {
     uint64_t held_since;
     const struct gpw_wait *oldest; /* of the waits, and since when it is */
     uint64_t oldest_since;
-    uint64_t looked, took; /* when waits were asked last, and how long that took */
-    uint64_t gate_looked;  /* when the gate saw last which work is over */
+    uint64_t looked, took;         /* when waits were asked last, and how long that took */
+    uint64_t gate_looked;          /* when the gate saw last which work is over */
+    uint64_t signal, signal_since; /* the last one's number, and since when it is the last */
     uint64_t stirred; /* when there was a message last, or somebody who has just begun to wait */
     unsigned at_once; /* messages since the clock was read */
     bool unlooked;    /* it has work, and looks when there is no message */
@@ -302,12 +303,23 @@ static void waits_look(struct gpw_session *s, bool messages)
     l->took = l->looked - now < LOOK_MOST_NS ? l->looked - now : LOOK_MOST_NS;
 }
 
+/* Whether the client has just begun to look for a number that the GPU has not written yet. */
+static bool looks_for_signal(struct gpw_session *s, uint64_t now)
+{
+    struct gpw_loop *l = s->loop;
+    if (s->signal.number != l->signal)
+        l->signal_since = now;
+    l->signal = s->signal.number;
+    return s->signal.word && now - l->signal_since < SPIN_NS &&
+           __atomic_load_n(s->signal.word, __ATOMIC_RELAXED) != s->signal.number;
+}
+
 /* Whether the client is about to send more, as far as one can tell. */
 static bool stirs(struct gpw_session *s, uint64_t now)
 {
     struct gpw_loop *l = s->loop;
     bool waits = s->waits && s->waits == l->oldest && now - l->oldest_since < SPIN_NS;
-    if (l->stirs || waits)
+    if (l->stirs || waits || looks_for_signal(s, now))
         l->stirred = now;
     l->stirs = false;
     return now - l->stirred < STIRS_NS && !gpw_gate_contended(s);

@@ -48,6 +48,13 @@ struct gpw_places {
     } kept[GPW_PLACES_KEPT];
 };
 
+/* What the GPU was told last to write for a client that looks for it: a word of a page, and what will be
+ * in it (completion.c). */
+struct gpw_signal {
+    const uint64_t *word; /* NULL: there was none */
+    uint64_t number;
+};
+
 /* Of a device's memory, what its board has been told (quota.c). */
 struct gpw_account {
     uint64_t counted;  /* reserved by gpw_quota_take */
@@ -117,9 +124,10 @@ struct gpw_session {
     CUcontext primary[GP_DEVICES_MAX]; /* retained by the client: one for each device */
     uint64_t contexts_ended;
     struct gpw_wait *waits, *waits_last; /* the oldest and the youngest */
-    struct gpw_wait *waits_due;          /* over, and still to be polled */
-    void *scratch[4];                    /* GP_CHUNK_MAX bytes each, for out[N] */
-    uint32_t index; /* of this session among the client's: in the ids of its handles */
+    struct gpw_signal signal;
+    struct gpw_wait *waits_due; /* over, and still to be polled */
+    void *scratch[4];           /* GP_CHUNK_MAX bytes each, for out[N] */
+    uint32_t index;             /* of this session among the client's: in the ids of its handles */
     uint32_t device_count;
     CUdevice devices[GP_DEVICES_MAX]; /* client's ordinal -> driver's device */
     bool soft;                        /* the driver is the soft GPU's */
