@@ -72,6 +72,7 @@ static CUresult fake_event_synchronize(CUevent event)
 
 static CUresult fake_stream_query(CUstream stream)
 {
+    gpu.stream_queries++;
     if (stream == CU_STREAM_PER_THREAD)
         return gpu.per_thread_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
     const struct fake_stream *f = &gpu.streams[stream_index(stream)];

@@ -35,6 +35,7 @@ struct fake_gpu {
     CUresult create_fails, record_fails;
     CUcontext current;
     bool per_thread_busy;
+    unsigned stream_queries;
 };
 
 extern struct fake_gpu gpu;

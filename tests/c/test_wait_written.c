@@ -2,6 +2,7 @@
  * when the test says so. */
 #include <time.h>
 
+#include "gp_messages.h"
 #include "waits_story.h"
 
 /* --- what the GPU writes --------------------------------------------------------------- */
@@ -194,6 +195,7 @@ static void name_streams(void)
 static void expect_teller(CUstream wanted)
 {
     CUstream stream;
+    gpw_working_forget(&session);
     assert_true(gpw_stream_tells(&session, &stream));
     assert_ptr_equal(stream, wanted);
 }
@@ -201,6 +203,7 @@ static void expect_teller(CUstream wanted)
 static void expect_no_teller(void)
 {
     CUstream stream;
+    gpw_working_forget(&session);
     assert_false(gpw_stream_tells(&session, &stream));
 }
 
@@ -250,6 +253,84 @@ static void streams_of_other_contexts_tell_nothing(void **state)
     expect_teller(stream_at(2));
 }
 
+/* The client's messages, as far as they matter here. */
+static void launch_in(unsigned i)
+{
+    const uint64_t id = i ? gp_handle_make(GP_HANDLE_STREAM, i, 0) : GP_STREAM_LEGACY;
+    const struct gp_req_gp_launch q = {.h = {.size = sizeof q, .op = GP_OP_gp_launch},
+                                       .stream = id};
+    gpw_working_note(&session, &q.h);
+    submit(i);
+}
+
+static void expect_known(CUstream wanted, unsigned questions)
+{
+    CUstream stream;
+    unsigned before = gpu.stream_queries;
+    assert_true(gpw_stream_tells(&session, &stream));
+    assert_ptr_equal(stream, wanted);
+    assert_int_equal(gpu.stream_queries - before, questions);
+}
+
+/* Of streams that were idle, and in which nothing was put since, nothing is asked. */
+static void the_only_stream_at_work_is_known(void **state)
+{
+    (void)state;
+    const struct gp_header other = {.op = GP_OP_gp_context_set};
+    const struct gp_header quiet = {.op = GP_OP_gp_memory_free};
+    name_streams();
+    gpu.streams[2].flags = gpu.streams[3].flags = CU_STREAM_NON_BLOCKING;
+    launch_in(2);
+    expect_known(stream_at(2), STREAMS - 1 + 2);
+    complete(2);
+    for (unsigned i = 0; i < 3; i++) {
+        launch_in(2);
+        gpw_working_note(&session, &quiet);
+        expect_known(stream_at(2), 0);
+        complete(2);
+    }
+    launch_in(3); /* which of the two, the driver knows */
+    expect_known(stream_at(3), STREAMS - 1 + 2);
+    launch_in(3);
+    expect_known(stream_at(3), 0);
+    complete(3);
+    complete(3);
+    launch_in(0);
+    expect_known(CU_STREAM_LEGACY, STREAMS - 1);
+    launch_in(0);
+    launch_in(1);
+    expect_known(CU_STREAM_LEGACY, 0);
+    gpw_working_note(&session, &other);
+    expect_known(CU_STREAM_LEGACY, STREAMS - 1);
+}
+
+/* All that are at work count, and so do those of which nothing is known any more. */
+static void what_is_known_misses_no_stream(void **state)
+{
+    (void)state;
+    CUstream stream;
+    name_streams();
+    gpu.streams[2].flags = gpu.streams[3].flags = CU_STREAM_NON_BLOCKING;
+    launch_in(2);
+    expect_known(stream_at(2), STREAMS - 1 + 2);
+    launch_in(3);
+    assert_false(gpw_stream_tells(&session, &stream));
+    complete(3);
+    launch_in(0);
+    assert_false(gpw_stream_tells(&session, &stream));
+    complete(0);
+    expect_known(stream_at(2), STREAMS - 1 + 2);
+    gpu.current = CONTEXT_B; /* has none of them */
+    expect_known(CU_STREAM_LEGACY, STREAMS - 1);
+    gpu.current = CONTEXT_A;
+    expect_known(stream_at(2), STREAMS - 1 + 2);
+    uint64_t gone;
+    assert_int_equal(gpw_handle_take(&session, GP_HANDLE_STREAM,
+                                     gp_handle_make(GP_HANDLE_STREAM, 2, 0), false, &gone),
+                     CUDA_SUCCESS);
+    expect_known(CU_STREAM_LEGACY, 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -262,6 +343,8 @@ int main(void)
         TEST(and_nobody_else),
         TEST(no_more_than_two_end_together),
         TEST(a_failure_is_both_ones),
+        TEST(the_only_stream_at_work_is_known),
+        TEST(what_is_known_misses_no_stream),
         TEST(the_legacy_stream_tells_what_it_waits_for),
         TEST(one_beside_it_tells_if_nothing_else_is_at_work),
         TEST(streams_of_other_contexts_tell_nothing),

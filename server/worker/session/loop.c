@@ -97,6 +97,9 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
     s->at_message = h->seq;
     s->over = 0;
     gpw_strict(s, strict && !is_capturable(h));
+    if (gpw_streams_blocked(s) || s->nccl)
+        gpw_working_forget(s);
+    gpw_working_note(s, h);
     gpa_enter(h->seq);
     gpw_dispatch(s, h);
     s->over = 0;

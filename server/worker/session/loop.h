@@ -19,6 +19,9 @@ void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event);
 /* A stream in which what is put there now comes behind all work of the current context; false: there
  * is none. Not to be asked while any stream captures. */
 bool gpw_stream_tells(struct gpw_session *s, CUstream *stream);
+/* A message is about to be handled, which may put work into a stream; or streams get work without one. */
+void gpw_working_note(struct gpw_session *s, const struct gp_header *h);
+void gpw_working_forget(struct gpw_session *s);
 /* Events kept for reuse died with their context. */
 /* Waits for events that went with their context (stream.c). */
 /* The client destroys it. True: it goes when it is no longer waited for, as in CUDA. */

@@ -48,6 +48,18 @@ struct gpw_places {
     } kept[GPW_PLACES_KEPT];
 };
 
+/* The streams into which work was put since all others of the context were seen to be idle (tells.c). */
+#define GPW_WORKING_MOST 8
+struct gpw_working {
+    CUcontext context; /* NULL: nothing is known */
+    unsigned count;
+    struct gpw_working_stream {
+        uint64_t stream; /* the client's id */
+        bool asked;
+        unsigned char kind; /* if it was asked: what the legacy stream has to do with it */
+    } at[GPW_WORKING_MOST];
+};
+
 /* What the GPU was told last to write for a client that looks for it: a word of a page, and what will be
  * in it (completion.c). */
 struct gpw_signal {
@@ -125,6 +137,7 @@ struct gpw_session {
     uint64_t contexts_ended;
     struct gpw_wait *waits, *waits_last; /* the oldest and the youngest */
     struct gpw_signal signal;
+    struct gpw_working working;
     struct gpw_wait *waits_due; /* over, and still to be polled */
     void *scratch[4];           /* GP_CHUNK_MAX bytes each, for out[N] */
     uint32_t index;             /* of this session among the client's: in the ids of its handles */
