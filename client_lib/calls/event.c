@@ -53,12 +53,13 @@ static bool is_idle(struct gpc_route on, CUstream stream)
 static CUresult record(const struct gpc_route *on, CUevent event, CUstream stream, unsigned flags)
 {
     struct gpc_event_record q;
+    bool is_so;
     if (flags & CU_EVENT_RECORD_EXTERNAL) {
         gpc_event_not_polled(event);
         return gpc_wire_cuEventRecordWithFlags_on(on, event, stream, flags);
     }
-    if (is_idle(*on, stream) && gpc_event_over_at_once(on, event))
-        return gpc_wire_gp_event_record_idle_on(on, event, stream);
+    if (is_idle(*on, stream) && gpc_event_over_at_once(on, event, &is_so))
+        return is_so ? CUDA_SUCCESS : gpc_wire_gp_event_record_idle_on(on, event, stream);
     if (!gpc_event_numbered(on, event, &q))
         return gpc_wire_cuEventRecord_on(on, event, stream);
     return q.told ? gpc_wire_gp_event_record_told_on(on, event, stream, q.place, q.number)

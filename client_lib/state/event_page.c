@@ -28,6 +28,8 @@ struct polled {
     uint64_t number; /* of the last record; 0: it has none */
     uint64_t given;  /* the last number, perhaps of a record before or another event's */
     uint64_t over;   /* the last that was seen to be over */
+    CUcontext
+        idle; /* whose stream had nothing to do at the last record that was sent; NULL: none */
     bool timed;
     bool guessed;    /* it was not asked for before its first number */
     uint64_t untold; /* up to this one the worker has to be asked */
@@ -188,6 +190,7 @@ static struct polled *polled_make(CUevent event, struct gpc_event_page *page, bo
     __atomic_store_n(&p->number, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&p->timed, timed, __ATOMIC_RELAXED);
     __atomic_store_n(&p->guessed, guessed, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->idle, NULL, __ATOMIC_RELAXED);
     gpc_handle_attach((uint64_t)event, p);
     return p;
 }
@@ -267,10 +270,11 @@ bool gpc_event_numbered(const struct gpc_route *on, CUevent event, struct gpc_ev
         __atomic_store_n(&p->given, out->number, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&p->number, out->number, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->idle, NULL, __ATOMIC_RELAXED);
     return numbered;
 }
 
-bool gpc_event_over_at_once(const struct gpc_route *on, CUevent event)
+bool gpc_event_over_at_once(const struct gpc_route *on, CUevent event, bool *is_so)
 {
     struct gpc_event_page *page;
     struct polled *p = polled_of(event, &page);
@@ -288,6 +292,7 @@ bool gpc_event_over_at_once(const struct gpc_route *on, CUevent event)
     uint64_t number = __atomic_add_fetch(&page->last, 1, __ATOMIC_RELAXED);
     number_note(&p->over, number);
     __atomic_store_n(&p->number, number, __ATOMIC_RELAXED);
+    *is_so = __atomic_exchange_n(&p->idle, on->context, __ATOMIC_RELAXED) == on->context;
     return true;
 }
 

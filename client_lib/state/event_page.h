@@ -34,8 +34,9 @@ struct gpc_event_record {
 /* For a record on this route, which is noted. False: the event is recorded without. */
 bool gpc_event_numbered(const struct gpc_route *on, CUevent event, struct gpc_event_record *out);
 /* For a record in a stream that has nothing left to do: whether the event is known to be over from now
- * on, as nothing is before it. Then the record is noted, and brings no number. */
-bool gpc_event_over_at_once(const struct gpc_route *on, CUevent event);
+ * on, as nothing is before it. Then the record is noted, and brings no number. `is_so`: to the driver
+ * it is so already, by a record like this one. */
+bool gpc_event_over_at_once(const struct gpc_route *on, CUevent event, bool *is_so);
 /* What the page says of the event's last record. False: the worker has to be asked. */
 bool gpc_event_told(CUevent event, CUresult *r);
 /* The same, waiting until it is over where the worker is to tell, and a while where the GPU is. */

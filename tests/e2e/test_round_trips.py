@@ -160,6 +160,7 @@ def test_an_event_in_an_idle_stream_costs_no_wait(
     many = counted(server, transport, [str(binary), "idle", "310"])
     assert many["calls"]["cuEventRecord"]["count"] - few["calls"]["cuEventRecord"]["count"] == 300
     assert waits(many) - waits(few) <= 10, many  # of the last event, while it is not over
+    assert many["messages_sent"] - few["messages_sent"] <= 10, many  # to the driver it is over
 
 
 def test_a_query_of_a_stream_that_was_waited_for_costs_no_wait(

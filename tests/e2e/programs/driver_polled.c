@@ -240,6 +240,23 @@ static void awaited(int records)
     }
 }
 
+/* What a capture has recorded is no record any more that needs none like it. */
+static void idle_behind_capture(CUevent event)
+{
+    CUgraph graph;
+    CU(cuStreamSynchronize(stream));
+    CU(cuEventRecord(event, stream));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CU(cuEventRecord(event, stream));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphDestroy(graph));
+    CU(cuCtxSynchronize());
+    CU(cuEventRecord(event, stream));
+    CU_GIVES(CUDA_SUCCESS, cuEventQuery(event));
+    CU(cuStreamWaitEvent(other, event, 0)); /* the driver knows of it, too */
+    CU(cuStreamSynchronize(other));
+}
+
 /* Nothing is before them. In other streams it may be, and then there is something to wait for. */
 static void idle(int records)
 {
@@ -262,6 +279,7 @@ static void idle(int records)
     CU(poll_event(polled));
     CU(cuEventRecord(events[0], CU_STREAM_LEGACY)); /* idle, but nobody has said so */
     CU(cuEventSynchronize(events[0]));
+    idle_behind_capture(events[1]);
 }
 
 /* As who keeps memory until a copy of it is through. */
