@@ -247,8 +247,13 @@ def compiled(torch: Any, steps: int, report: Report) -> None:
     report.results["compiled"] = float(f(x, y).sum())
 
 
+def start(torch: Any, steps: int, report: Report) -> None:
+    """Nothing beside what all begin with."""
+
+
 #: Name -> the program, and the packages it needs beside PyTorch.
 APPLICATIONS: dict[str, tuple[Callable[[Any, int, Report], None], tuple[str, ...]]] = {
+    "start": (start, ()),
     "small": (small, ()),
     "copies": (copies, ()),
     "products": (products, ()),

@@ -176,6 +176,71 @@ static void take_and_give_async(const struct work *work, int count)
     }
 }
 
+/* A size that was not there before, up to 42 MiB. */
+static void take_and_give_new(const struct work *work, int count)
+{
+    static size_t next;
+    for (int i = 0; i < count; i++) {
+        CUdeviceptr p;
+        CU(cuMemAlloc(&p, work->size + (next++ % 40 << 20)));
+        CU(cuMemFree(p));
+    }
+}
+
+static void load_and_unload(const struct work *work, int count)
+{
+    (void)work;
+    for (int i = 0; i < count; i++) {
+        CUmodule module;
+        CUfunction function;
+        CU(cuModuleLoadData(&module, nothing_ptx));
+        CU(cuModuleGetFunction(&function, module, "nothing"));
+        CU(cuModuleUnload(module));
+    }
+}
+
+/* As who measures a kernel. */
+static void time_a_launch(const struct work *work, int count)
+{
+    static CUevent before, behind;
+    float ms;
+    if (!before) {
+        CU(cuEventCreate(&before, CU_EVENT_DEFAULT));
+        CU(cuEventCreate(&behind, CU_EVENT_DEFAULT));
+    }
+    for (int i = 0; i < count; i++) {
+        CU(cuEventRecord(before, stream));
+        submit(work, 1);
+        CU(cuEventRecord(behind, stream));
+        CU(cuEventSynchronize(behind));
+        CU(cuEventElapsedTime(&ms, before, behind));
+    }
+}
+
+static void launch_and_query(const struct work *work, int count)
+{
+    static CUevent event;
+    if (!event)
+        CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < count; i++) {
+        submit(work, 1);
+        CU(cuEventRecord(event, stream));
+        while (cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+            ;
+    }
+}
+
+/* As above, behind a kernel in the legacy stream, where PyTorch's are. */
+static void launch_and_read_value(const struct work *work, int count)
+{
+    void *parameters[] = {&device};
+    for (int i = 0; i < count; i++) {
+        CU(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+        CU(cuMemcpyDtoHAsync(work->host, device, work->size, NULL));
+        CU(cuStreamSynchronize(NULL));
+    }
+}
+
 static void ask_device(const struct work *work, int count)
 {
     CUdevice which;
@@ -224,12 +289,20 @@ static void calls(void)
     figure("sync_idle_us", 1e6 * measure(&none, 50));
     none.batch = record_and_query;
     figure("event_record_query_us", 1e6 * measure(&none, 20));
+    none.batch = launch_and_query;
+    figure("launch_event_query_us", 1e6 * measure(&none, 20));
+    none.batch = time_a_launch;
+    figure("launch_timed_us", 1e6 * measure(&none, 20));
+    none.batch = load_and_unload;
+    figure("module_load_unload_us", 1e6 * measure(&none, 2));
     none.batch = ask_device;
     figure("get_device_us", 1e6 * measure(&none, 1000));
     struct work memory = {take_and_give, 1 << 20, NULL};
     figure("alloc_free_1m_us", 1e6 * measure(&memory, 20));
     memory.size = 64 << 20;
     figure("alloc_free_64m_us", 1e6 * measure(&memory, 5));
+    memory = (struct work){take_and_give_new, 3 << 20, NULL};
+    figure("alloc_free_new_sizes_us", 1e6 * measure(&memory, 20));
     memory = (struct work){take_and_give_async, 1 << 20, NULL};
     figure("alloc_free_async_1m_us", 1e6 * measure(&memory, 20));
     struct work four = {up, 4, plain};
@@ -239,6 +312,8 @@ static void calls(void)
     four.batch = read_value;
     four.host = pinned;
     figure("dtoh_4b_pinned_sync_us", 1e6 * measure(&four, 20));
+    four.batch = launch_and_read_value;
+    figure("launch_dtoh_4b_legacy_us", 1e6 * measure(&four, 20));
 }
 
 static void rates(void)

@@ -4,8 +4,10 @@
 
 Where there is no GPU, the soft GPU stands in, `native` is the soft GPU without the pool, and the
 figures say something about the forwarding only. In the section `sockets` there is no GPU at all,
-and `native` is sockets alone: what a transport adds to them (bench/sockets.c). `applications` are
-what users run with PyTorch (bench/applications.py), whose answers must be the same each way. The
+and `native` is sockets alone: what a transport adds to them (bench/sockets.c). `calls` is what the driver itself takes, natively
+(bench/calls.c), and `crowd` many processes that launch at once (bench/crowd.c). `applications` are
+what users run with PyTorch (bench/applications.py), whose answers must be the same each way; `start`
+is its beginning alone, the first and each later time of this server's. The
 way `far` is `tcp` over a network that takes --far-us microseconds each way (bench/far.c). Ways
 take turns within each round, and a figure is its median over the rounds: machines are noisy, so
 compare ratios within one run, never figures of two. The results go to bench/results/*.json (ignored
@@ -51,7 +53,9 @@ SOCKETS = {
     "zmq": "tcp://127.0.0.1:*",
     "curve": "tcp://127.0.0.1:*?key=own",
 }
-SECTIONS = ("sockets", "micro", "visible", "applications")
+SECTIONS = ("sockets", "micro", "calls", "crowd", "visible", "start", "applications")
+#: Processes of section crowd.
+CROWDS = ("1", "16")
 #: Where they are asked for: UCX has to be there, or root's rights (bench/far.c).
 EXTRA = ("ucx", "far")
 #: section -> figure -> way -> the figures of all rounds
@@ -137,7 +141,7 @@ def is_near(answer: Any, other: Any) -> bool:
 
 
 def is_rate(name: str) -> bool:
-    return name.endswith(("_gb_s", "_tflops"))
+    return name.endswith(("_gb_s", "_tflops", "_k_per_s"))
 
 
 def ratio(name: str, native: float, pooled: float) -> float:
@@ -223,7 +227,11 @@ def read_arguments() -> argparse.Namespace:
 
 
 def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache: Path) -> None:
-    micro, visible = build_micro(Toolchain(cache)), build_visible(Toolchain(cache))
+    toolchain = Toolchain(cache)
+    micro, visible = build_micro(toolchain), build_visible(toolchain)
+    calls = toolchain.driver_source("calls", HERE / "calls.c")
+    crowd = toolchain.driver_source("crowd", HERE / "crowd.c")
+    start = [given.python, str(HERE / "applications.py"), "start"]
     largest = "16" if bench.soft else "256"
     applications = [given.python, str(HERE / "applications.py"), "--steps", str(given.steps)]
     applications += given.applications
@@ -233,6 +241,12 @@ def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache:
             bench.sockets(given.bench_sockets, given.seconds, given.ways)
         if "micro" in sections:
             bench.round("driver calls", "", given.ways, [str(micro), str(given.seconds), largest])
+        if "calls" in sections:
+            bench.round("the driver itself", "", ["native"], [str(calls)])
+        for count in CROWDS if "crowd" in sections else ():
+            bench.round("crowd", "", given.ways, [str(crowd), count, str(5 * given.seconds)])
+        if "start" in sections:
+            bench.round("start", f"{turn + 1}: ", given.ways, start)
         if "visible" in sections:
             bench.round("mapped memory", "", given.ways, [str(visible)])
         if "applications" in sections:

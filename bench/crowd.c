@@ -1,0 +1,116 @@
+/*
+ * Many processes that launch tiny kernels at once: one line of JSON with what they launched together.
+ *
+ *   crowd PROCESSES SECONDS
+ *
+ * Each launches 200 empty kernels and waits, again and again. They begin together, when all have their
+ * contexts. For bench/run.py, natively and through each transport.
+ */
+#include <cuda.h>
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LAUNCHES = 200, WARM = 5, MOST = 64, PATIENCE_S = 90 };
+
+#define CU(call)                                                                                   \
+    do {                                                                                           \
+        CUresult cu_result = (call);                                                               \
+        if (cu_result != CUDA_SUCCESS) {                                                           \
+            fprintf(stderr, "crowd.c:%d: %s: CUDA error %d\n", __LINE__, #call, (int)cu_result);   \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static const char nothing_ptx[] = ".version 7.0\n"
+                                  ".target sm_70\n"
+                                  ".address_size 64\n"
+                                  ".visible .entry nothing()\n"
+                                  "{\n"
+                                  "    ret;\n"
+                                  "}\n";
+
+static CUfunction nothing;
+static CUstream stream;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void prepare(void)
+{
+    CUdevice gpu;
+    CUcontext context;
+    CUmodule module;
+    CU(cuInit(0));
+    CU(cuDeviceGet(&gpu, 0));
+    CU(cuDevicePrimaryCtxRetain(&context, gpu));
+    CU(cuCtxSetCurrent(context));
+    CU(cuModuleLoadData(&module, nothing_ptx));
+    CU(cuModuleGetFunction(&nothing, module, "nothing"));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+}
+
+static void launch_all(void)
+{
+    for (int i = 0; i < LAUNCHES; i++)
+        CU(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    CU(cuStreamSynchronize(stream));
+}
+
+static void run(int ready, int go, int result, double seconds)
+{
+    char byte = 1;
+    uint64_t launched = 0;
+    prepare();
+    for (int i = 0; i < WARM; i++)
+        launch_all();
+    if (write(ready, &byte, 1) != 1 || read(go, &byte, 1) != 0) /* until the parent closes it */
+        exit(1);
+    for (double end = now() + seconds; now() < end; launched += LAUNCHES)
+        launch_all();
+    exit(write(result, &launched, sizeof launched) == sizeof launched ? 0 : 1);
+}
+
+int main(int argc, char **argv)
+{
+    int count = argc == 3 ? atoi(argv[1]) : 0, ready[2], go[2], result[2], status, bad = 0;
+    double seconds = argc == 3 ? atof(argv[2]) : 0;
+    uint64_t launched = 0, each;
+    char byte;
+    if (count < 1 || count > MOST || seconds <= 0 || seconds > 30 || pipe(ready) || pipe(go) ||
+        pipe(result)) {
+        fprintf(stderr, "usage: crowd PROCESSES (1..%d) SECONDS (0..30)\n", MOST);
+        return 2;
+    }
+    for (int i = 0; i < count; i++)
+        if (fork() == 0) {
+            alarm(PATIENCE_S);
+            close(go[1]);
+            run(ready[1], go[0], result[1], seconds);
+        }
+    close(ready[1]);
+    close(result[1]);
+    for (int i = 0; i < count; i++)
+        bad |= read(ready[0], &byte, 1) != 1;
+    close(go[1]);
+    for (int i = 0; i < count; i++) {
+        bad |= read(result[0], &each, sizeof each) != sizeof each;
+        launched += bad ? 0 : each;
+    }
+    while (wait(&status) > 0)
+        bad |= status != 0;
+    if (bad) {
+        fprintf(stderr, "crowd: a process failed\n");
+        return 1;
+    }
+    printf("{\"launches_%d_k_per_s\": %.6g}\n", count, 1e-3 * (double)launched / seconds);
+    return 0;
+}
