@@ -1,17 +1,17 @@
 """Native, shared memory and TCP, plain and encrypted, side by side; ratios to native as a table.
 
-    python bench/run.py [--sections sockets micro visible applications] [--rounds 3] [--out FILE]
+    python bench/run.py [--sections micro crowd applications …] [--rounds 3] [--out FILE]
 
 Where there is no GPU, the soft GPU stands in, `native` is the soft GPU without the pool, and the
 figures say something about the forwarding only. In the section `sockets` there is no GPU at all,
-and `native` is sockets alone: what a transport adds to them (bench/sockets.c). `calls` is what the driver itself takes, natively
-(bench/calls.c), and `crowd` many processes that launch at once (bench/crowd.c). `applications` are
-what users run with PyTorch (bench/applications.py), whose answers must be the same each way; `start`
-is its beginning alone, the first and each later time of this server's. The
-way `far` is `tcp` over a network that takes --far-us microseconds each way (bench/far.c). Ways
-take turns within each round, and a figure is its median over the rounds: machines are noisy, so
-compare ratios within one run, never figures of two. The results go to bench/results/*.json (ignored
-by git).
+and `native` is sockets alone: what a transport adds to them (bench/sockets.c). `calls` is what the
+driver itself takes, natively (bench/calls.c), and `crowd` many processes that launch at once
+(bench/crowd.c). `applications` are what users run with PyTorch (bench/applications.py), whose
+answers must be the same each way; `start` is its beginning alone, the first and each later time of
+this server's. The way `far` is `tcp` over a network that takes --far-us microseconds each way
+(bench/far.c). Ways take turns within each round, and a figure is its median over the rounds:
+machines are noisy, so compare ratios within one run, never figures of two. The results go to
+bench/results/*.json (ignored by git).
 """
 
 from __future__ import annotations
