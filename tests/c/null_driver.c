@@ -13,6 +13,7 @@
 #include "graph.h"
 #include "handles.h"
 #include "host_function.h"
+#include "later.h"
 #include "loop.h"
 #include "memory.h"
 #include "memory_internal.h"
@@ -300,6 +301,19 @@ struct null_counts null_session_waits(bool signals, unsigned count, void (*betwe
     handle_all(&m.h, 2 * count, between);
     null_must(!session.failures.kinds, "the messages fail");
     return channel.at_wait;
+}
+
+bool null_session_fence(enum null_kind kind, bool every)
+{
+    union message m;
+    write_message(kind, &m);
+    session.fences = every;
+    session.stream_fences = 1;
+    session.fenced = (CUstream)(uintptr_t)NULL_OBJECT;
+    bool admitted = gpw_fences_admit(&session, &m.h);
+    session.fences = session.stream_fences = 0;
+    null_must(gpw_fences_admit(&session, &m.h), "what no fence holds back");
+    return admitted;
 }
 
 struct null_counts null_session_churn(uint64_t bytes, unsigned count)

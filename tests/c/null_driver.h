@@ -73,6 +73,9 @@ struct null_counts null_session_run(enum null_kind kind, unsigned count, void (*
 /* Likewise for launches each of which is waited for, as a client does that looks for what the GPU
  * writes: the next one comes soon behind that. `signals`: no answer is sent to it. */
 struct null_counts null_session_waits(bool signals, unsigned count, void (*between)(void));
+/* Whether a fence in the stream that such messages name, but for the legacy one, lets one through;
+ * `every`: one that holds back all. */
+bool null_session_fence(enum null_kind kind, bool every);
 /* Likewise for allocations of so many bytes, each freed before the next. */
 struct null_counts null_session_churn(uint64_t bytes, unsigned count);
 

@@ -92,6 +92,17 @@ static void of_pinned_memory_the_driver_is_asked_nothing(void **state)
     assert_int_equal(c.calls[NULL_cuPointerGetAttribute], 0);
 }
 
+/* What is put into the same stream comes behind what the fence is for. */
+static void a_fence_lets_the_stream_s_own_work_through(void **state)
+{
+    (void)state;
+    for (unsigned kind = 0; kind < NULL_KINDS; kind++) {
+        bool own = kind != NULL_LAUNCH_LEGACY && kind != NULL_RECORD && kind != NULL_WAIT;
+        assert_int_equal(null_session_fence((enum null_kind)kind, false), own);
+        assert_false(null_session_fence((enum null_kind)kind, true));
+    }
+}
+
 /* A program that allocates and frees again and again has its memory mapped once. */
 static void memory_that_is_freed_is_not_mapped_anew(void **state)
 {
@@ -139,6 +150,7 @@ int main(void)
         cmocka_unit_test(events_are_not_asked_for_each_message),
         cmocka_unit_test(the_context_is_asked_for_once),
         cmocka_unit_test(of_pinned_memory_the_driver_is_asked_nothing),
+        cmocka_unit_test(a_fence_lets_the_stream_s_own_work_through),
         cmocka_unit_test(memory_that_is_freed_is_not_mapped_anew),
         cmocka_unit_test(the_gate_looks_before_the_worker_waits),
         cmocka_unit_test(a_wait_that_the_gpu_ends_asks_the_driver_for_nothing),

@@ -9,6 +9,9 @@
 #include "session.h"
 
 bool gpw_streams_blocked(struct gpw_session *s);
+/* Whether no fence holds the message back: work of the stream that one waits for comes behind that by
+ * itself. */
+bool gpw_fences_admit(struct gpw_session *s, const struct gp_header *h);
 /* Run `run` now if no stream is blocked, else as soon as none is, in the context that is
  * current now. It is not run when the session ends first: then all goes with the process. */
 void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),

@@ -150,9 +150,11 @@ struct gpw_session {
     bool strict_now;       /* so it is for the driver: while a call of such a thread is made */
     bool watches_captures; /* until one is found that was spoilt (capture_watch.h) */
     bool last_try;         /* no more GPW_AGAIN */
-    unsigned fences;       /* streams that the next message waits for (gp_fence) */
-    bool none_printed;     /* behind what is answered now: stdout needs no look */
-    const void *lends;     /* bytes of what is sent now that stay until the channel returns them */
+    unsigned fences;       /* what every message waits for, whichever it is */
+    unsigned stream_fences; /* likewise, but those that put work into the stream (gp_fence) */
+    CUstream fenced;        /* which that is */
+    bool none_printed;      /* behind what is answered now: stdout needs no look */
+    const void *lends;      /* bytes of what is sent now that stay until the channel returns them */
     bool more_to_say; /* other waits are over, too: what is sent now may go with what they send */
     bool said_later;  /* and has not gone yet */
     unsigned event_waits; /* calls that wait for an event of the client's */
