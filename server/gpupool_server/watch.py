@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpupool_common.node_protocol import Cause
 from gpupool_common.sizes import format_size
@@ -37,6 +37,8 @@ LATE_NS = 2_000_000_000
 HURRY_SECONDS = 0.1
 
 NS = 1_000_000_000
+
+UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class SeenTenant:
     waited_ns: int = 0
     #: It may run beside others, out of turn.
     beside: bool = False
+    #: Its limit was made less than it had in use, which it keeps.
+    forced: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,32 @@ def who_has_too_much(look: Look, tenant: str, own: int) -> list[SeenWorker]:
         for worker in look.of(tenant)
         if (worker.held or 0) > min(worker.charged, limit) + own + GRANULE
     ]
+
+
+class Kept:
+    """What tenants may have whose limits were made less than they have in use: that, until they
+    give it back. A worker's word for what it has gets it no more than the limit before."""
+
+    def __init__(self) -> None:
+        #: Bytes, by tenant, of the look before.
+        self._before: dict[str, int] = {}
+
+    def look(self, now: Look) -> Look:
+        self._before = {name: self._allowed(now, name) for name in now.tenants}
+        tenants = {
+            name: replace(tenant, limit=self._before[name] if tenant.limit else 0)
+            for name, tenant in now.tenants.items()
+        }
+        return replace(now, tenants=tenants)
+
+    def _allowed(self, now: Look, name: str) -> int:
+        tenant = now.tenants[name]
+        if not tenant.limit:
+            return UNLIMITED
+        if not tenant.forced:
+            return tenant.limit
+        charged = sum(worker.charged for worker in now.of(name))
+        return max(tenant.limit, min(charged, self._before.get(name, UNLIMITED)))
 
 
 @dataclass(frozen=True)
@@ -299,6 +329,7 @@ class History:
         #: By tenant: what was found of its time at the last look, and why that is held against
         #: nobody.
         self.times: dict[str, tuple[Times | None, str]] = {}
+        self._kept = Kept()
 
     @property
     def hurried(self) -> bool:
@@ -307,7 +338,7 @@ class History:
 
     def look(self, now: Look) -> list[Verdict]:
         """Who is to be ended now, each once."""
-        found = [*self._look_at_memory(now), *self._look_at_time(now)]
+        found = [*self._look_at_memory(self._kept.look(now)), *self._look_at_time(now)]
         once = {verdict.pid: verdict for verdict in reversed(found)}
         return list(once.values())
 

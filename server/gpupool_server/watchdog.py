@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpupool_common import logs
 from gpupool_server.board import Account, Board, Snapshot
+from gpupool_server.claims import Claim
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
 from gpupool_server.process_tree import attributed, hold_started, kill_held
@@ -132,7 +134,7 @@ class Watchdog:
         if before is None:
             return
         if not before.processes:
-            watched.history.look(_look(before, Usage(), watched.era))
+            watched.history.look(_look(watched, before, Usage()))
             return
         workers = [member.pid for member in before.processes]
         usage, theirs = await asyncio.to_thread(self._read, watched.gpu, workers)
@@ -145,7 +147,7 @@ class Watchdog:
         if usage.late or watched.board is not watched.gpu.board:
             watched.era, watched.board = watched.era + 1, watched.gpu.board
         watched.looks += 1
-        for verdict in watched.history.look(_look(after, theirs, watched.era)):
+        for verdict in watched.history.look(_look(watched, after, theirs)):
             await self._act(watched.gpu.index, verdict, [*usage.memory, *usage.time_ns])
 
     def _read(self, gpu: Gpu, workers: list[int]) -> tuple[Usage, Usage]:
@@ -206,7 +208,7 @@ class Watchdog:
         kill_held(started)
 
 
-def _look(now: Snapshot, theirs: Usage, era: int) -> Look:
+def _look(watched: _Watched, now: Snapshot, theirs: Usage) -> Look:
     """What is compared, at one moment."""
     turns = now.gpu.policy not in OPEN
     return Look(
@@ -226,9 +228,9 @@ def _look(now: Snapshot, theirs: Usage, era: int) -> Look:
             )
             for member in now.processes
         ),
-        tenants={account.name: _tenant(account) for account in now.tenants},
+        tenants={account.name: _tenant(account, watched.gpu.claims) for account in now.tenants},
         turns=turns,
-        era=era,
+        era=watched.era,
     )
 
 
@@ -237,11 +239,13 @@ def _found(times: Times | None, held_back: str) -> dict[str, Any]:
     return {**(dataclasses.asdict(times) if times else {}), "held_back": held_back}
 
 
-def _tenant(account: Account) -> SeenTenant:
+def _tenant(account: Account, claims: Mapping[str, Claim]) -> SeenTenant:
+    claim = claims.get(account.name)
     return SeenTenant(
         limit=account.memory_limit,
         held_ns=account.held_ns,
         busy_ns=account.busy_ns,
         waited_ns=account.waited_ns,
         beside=account.high_priority,
+        forced=claim is not None and claim.forced,
     )

@@ -82,6 +82,31 @@ def test_memory_beyond_the_grant(
     assert too_much_memory(looked(held, limit=limit), "red", own) == expected
 
 
+def forced(held: int, charged: int, limit: int, at: float) -> Look:
+    """The tenant's limit was made less than it has in use."""
+    look = looked([held], [charged], limit, at)
+    return replace(look, tenants={**look.tenants, "red": SeenTenant(limit, forced=True)})
+
+
+def test_what_was_in_use_when_a_limit_was_made_less_stays() -> None:
+    """`lease resize --force` promises it; the session was ended a second later."""
+    watched = history()
+    assert after(watched, looked([50 * MIB], limit=64 * MIB), 3) == []
+    assert after(watched, forced(50 * MIB, 50 * MIB, 20 * MIB, 1), 20) == []
+    assert after(watched, forced(30 * MIB, 30 * MIB, 20 * MIB, 4), 3) == []
+    given_back = after(watched, forced(50 * MIB, 50 * MIB, 20 * MIB, 5), 20)
+    assert [verdict.pid for verdict in given_back] == [1]
+    known_from_before = history()  # of a server that was started again
+    assert after(known_from_before, forced(50 * MIB, 50 * MIB, 20 * MIB, 0), 20) == []
+    assert after(known_from_before, forced(50 * MIB, 40 * MIB, 20 * MIB, 3), 20) != []
+
+
+def test_a_workers_word_gets_it_no_more_than_the_limit_before() -> None:
+    watched = history()
+    assert after(watched, looked([50 * MIB], limit=64 * MIB), 3) == []
+    assert after(watched, forced(90 * MIB, 90 * MIB, 20 * MIB, 1), 20) != []
+
+
 def test_memory_that_lasts_ends_the_one_that_hides_it() -> None:
     watched = history()
     look = looked([48 * MIB, 40 * MIB], charged=[48 * MIB, 0])
