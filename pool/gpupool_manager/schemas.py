@@ -30,6 +30,11 @@ T = TypeVar("T")
 
 _TENANT = r"^[A-Za-z0-9._-]{1,32}$"
 TenantName = Annotated[str, StringConstraints(pattern=_TENANT)]
+#: What gets a name now: ``..`` cannot be part of a URL, nor ``-x`` a word of a command.
+_NEW_TENANT = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,31}$"
+_NEW_NODE = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$"
+NewTenantName = Annotated[str, StringConstraints(pattern=_NEW_TENANT)]
+NewNodeName = Annotated[str, StringConstraints(pattern=_NEW_NODE)]
 Pattern = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
 Whole = Annotated[int, Field(strict=True)]
 
@@ -37,6 +42,8 @@ Whole = Annotated[int, Field(strict=True)]
 ALLOWED = {
     NAME: "a name has 1 to 64 of A-Z a-z 0-9 . _ -, and no blank",
     _TENANT: "a tenant's name has 1 to 32 of A-Z a-z 0-9 . _ -, and no blank",
+    _NEW_TENANT: "a tenant's name has 1 to 32 of A-Z a-z 0-9 . _ -, but no . or - first",
+    _NEW_NODE: "a node's name has 1 to 64 of A-Z a-z 0-9 . _ -, but no . or - first",
 }
 
 #: For how long a node may join with a token, at most.
@@ -136,7 +143,7 @@ class QuotaOut(QuotaIn):
 
 
 class TenantIn(In):
-    name: TenantName
+    name: NewTenantName
     description: Line = ""
     quota: QuotaIn = QuotaIn.model_construct()
 
@@ -161,7 +168,9 @@ class TenantOut(BaseModel):
 class TokenIn(In):
     scope: Scope = Field(description="'metrics' reads metrics, and nothing else")
     tenant: TenantName | None = Field(None, description="scope 'tenant': whose it is")
-    node: Name | None = Field(None, description="scope 'node': the only node that may use it")
+    node: NewNodeName | None = Field(
+        None, description="scope 'node': the only node that may use it"
+    )
     labels: Labels | None = Field(
         None, description="scope 'node': what the node is labelled with when it joins"
     )

@@ -160,7 +160,9 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings, TransportSetting
         description="true or false: in a pool the server's own token opens sessions, too, beside"
         " its leases",
     )
-    node_name: str | None = Field(None, description="1 to 64 of A-Z a-z 0-9 . _ -")
+    node_name: str | None = Field(
+        None, description="1 to 64 of A-Z a-z 0-9 . _ -, but no . or - first"
+    )
     advertise: str | None = Field(
         None, description="tcp://HOST:PORT, the address at which the pool's clients reach 'listen'"
     )
@@ -276,7 +278,7 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings, TransportSetting
     @field_validator("node_name")
     @classmethod
     def _check_node_name(cls, value: str | None) -> str | None:
-        if value is not None and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value) is None:
+        if value is not None and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", value) is None:
             raise ValueError("not allowed")
         return value
 

@@ -20,7 +20,10 @@ LEASE = {"memory_bytes": 1000 * MIB, "share_permille": 100}
 async def test_a_wrong_name_is_told_what_names_hold(rest: Rest) -> None:
     asked = {"scope": "node", "node": "a b"}
     problem = await rest.no(422, "bad-request", "POST", "/tokens", asked)
-    assert problem["detail"] == "body.node: a name has 1 to 64 of A-Z a-z 0-9 . _ -, and no blank"
+    assert (
+        problem["detail"]
+        == "body.node: a node's name has 1 to 64 of A-Z a-z 0-9 . _ -, but no . or - first"
+    )
     problem = await rest.no(422, "bad-request", "POST", "/tenants", {"name": "a b"})
     assert "a tenant's name has 1 to 32 of A-Z" in problem["detail"]
 
@@ -63,6 +66,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("/leases", '{"label": "a\\u0000b"}', "body.label"),
     ("/tenants", {"name": "a/b"}, "body.name"),
     ("/tenants", {"name": "x" * 33}, "body.name"),
+    ("/tenants", {"name": ".."}, "body.name"),  # it could be made, and then no more be removed
+    ("/tenants", {"name": "-x"}, "body.name"),
+    ("/tokens", {"scope": "node", "node": ".."}, "body.node"),
     ("/tenants", {"name": "x", "quota": {"gpus": -1}}, "body.quota.gpus"),
     ("/tenants", {"name": "x", "quota": {"models": [""]}}, "body.quota.models.0"),
     ("/tokens", {"scope": "root"}, "body.scope"),
