@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 import ssl
@@ -28,6 +29,8 @@ MOST = 8192
 
 #: After there were no descriptors, accepting is tried again so soon.
 PAUSE_SECONDS = 0.2
+#: Where uvicorn logs.
+COMPLAINS = "uvicorn.error"
 #: Of what any client can cause as often as it likes, at most one line in so many seconds.
 QUIET_SECONDS = 5.0
 
@@ -142,6 +145,19 @@ class ImpatientProtocol(H11Protocol):
             self.transport.abort()
 
 
+class Complaints(logging.Filter):
+    """Of requests that are none uvicorn says a line each; whoever sends them fills no disk."""
+
+    def __init__(self, say: Callable[..., None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno == logging.WARNING:
+            self._say("a request was refused", reason=record.getMessage())
+        return record.levelno != logging.WARNING
+
+
 class Acceptor:
     """Takes connections from a listener until :meth:`close`; a server for uvicorn."""
 
@@ -159,13 +175,16 @@ class Acceptor:
         self._most = limits.most
         self._counts: Counter[str] = Counter()
         self._log = logs.get("rest")
-        self._said = 0.0
+        self._said: dict[str, float] = {}
+        self._complaints = Complaints(self._say)
+        logging.getLogger(COMPLAINS).addFilter(self._complaints)
         self._handing: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
         listener.listen(512)
         self._task = asyncio.create_task(self._accept(), name="accept")
 
     def close(self) -> None:
+        logging.getLogger(COMPLAINS).removeFilter(self._complaints)
         self._task.cancel()
         for task in self._handing:
             task.cancel()
@@ -213,6 +232,6 @@ class Acceptor:
 
     def _say(self, event: str, **what: Any) -> None:
         now = time.monotonic()
-        if now - self._said >= QUIET_SECONDS:
-            self._said = now
+        if now - self._said.get(event, -QUIET_SECONDS) >= QUIET_SECONDS:
+            self._said[event] = now
             self._log.warning(event, **what)

@@ -116,6 +116,17 @@ def test_one_address_leaves_room_for_others(manager: Manager) -> None:
         assert time.monotonic() < deadline
 
 
+def test_what_is_no_request_fills_no_log(manager: Manager) -> None:
+    """Each was a line, in no form of ours."""
+    manager.start()
+    for _ in range(30):
+        with connect(manager) as stranger:
+            stranger.sendall(b"\x16\x03\x01\r\n\r\n")
+            assert stranger.recv(12) == b"HTTP/1.1 400"
+    assert manager.log.read_text().count("Invalid HTTP request received") < 5
+    assert "a request was refused" in manager.log.read_text()
+
+
 HEAD = b"POST /v1/leases HTTP/1.1\r\nHost: x\r\n"
 
 
