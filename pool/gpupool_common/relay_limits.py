@@ -72,14 +72,13 @@ class Connections:
             return None
         self._open[fd] = address
         self._count[address] = self._count.get(address, 0) + 1
-        if self._count[address] > self._most_of_one:
-            self._end(next(fd for fd, whose in self._open.items() if whose == address))
-            return address
-        if len(self._open) > self._most:
-            address = next(iter(self._open.values()))
-            self._end(next(iter(self._open)))
-            return address
-        return None
+        if self._count[address] <= self._most_of_one and len(self._open) <= self._most:
+            return None
+        if self._count[address] == 1:
+            # Room for it is made where most are: the oldest of all may be a node's.
+            address = max(self._count, key=self._count.__getitem__)
+        self._end(next(fd for fd, whose in self._open.items() if whose == address))
+        return address
 
     def closed(self, fd: int) -> None:
         """It has ended."""
