@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
 
 from gpupool_common import logs
+from gpupool_common.hosts import limited_as
 
 #: For each step: the handshake, and the question with its answer.
 ASK_SECONDS = 5.0
@@ -36,7 +37,8 @@ class MetricsListener:
         self._context = context
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._of: Counter[str] = Counter()
+        #: Those that are served, by address, the oldest first.
+        self._of: defaultdict[str, list[asyncio.Task[None]]] = defaultdict(list)
         self.port = 0
 
     async def open(self, host: str, port: int) -> None:
@@ -74,14 +76,26 @@ class MetricsListener:
                 logs.get("metrics").warning("no scraper can connect", reason=str(error))
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            host = str(address[0])
-            if self._of.total() >= MOST_CONNECTIONS or self._of[host] >= MOST_EACH:
+            host = limited_as(str(address[0]))
+            if len(self._of[host]) >= MOST_EACH or not self._make_room(host):
                 connection.close()
                 continue
-            self._of[host] += 1
-            self._begin(self._serve(connection, host))
+            task = self._begin(self._serve(connection))
+            self._of[host].append(task)
+            task.add_done_callback(self._of[host].remove)
 
-    async def _serve(self, connection: socket.socket, host: str) -> None:
+    def _make_room(self, host: str) -> bool:
+        """Where all places are taken, the oldest of who has most ends for one who has fewer."""
+        self._of = defaultdict(list, {each: tasks for each, tasks in self._of.items() if tasks})
+        if sum(map(len, self._of.values())) < MOST_CONNECTIONS:
+            return True
+        most = max(self._of.values(), key=len)
+        if len(self._of[host]) + 1 >= len(most):
+            return False
+        most[0].cancel()
+        return True
+
+    async def _serve(self, connection: socket.socket) -> None:
         # Whatever a scraper does wrong, it is the one that gets no answer.
         bad = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
         writer = None
@@ -97,9 +111,6 @@ class MetricsListener:
                 connection.close()
             else:
                 writer.close()
-            self._of[host] -= 1
-            if not self._of[host]:
-                del self._of[host]
 
     async def _streams(
         self, connection: socket.socket
@@ -112,10 +123,11 @@ class MetricsListener:
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    def _begin(self, work: Awaitable[None]) -> None:
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _listen(listener: socket.socket, address: object) -> None:
