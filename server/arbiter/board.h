@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifndef GP_BOARD_TENANTS /* in a fuzz target there are fewer */
+#ifndef GP_BOARD_TENANTS /* fewer in a fuzz target and where boards are simulated */
 #define GP_BOARD_TENANTS 64
 #define GP_BOARD_MEMBERS 512
 #endif

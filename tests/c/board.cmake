@@ -4,6 +4,8 @@ set(board board check copy describe entitle gang memory turn)
 list(TRANSFORM board REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/server/arbiter/\\1.c")
 add_library(gp_board_unwrapped STATIC ${board})
 target_include_directories(gp_board_unwrapped PUBLIC ${CMAKE_SOURCE_DIR}/server/arbiter)
+# Each look is at all places, and there are millions of looks.
+target_compile_definitions(gp_board_unwrapped PUBLIC GP_BOARD_TENANTS=32 GP_BOARD_MEMBERS=32)
 target_link_libraries(gp_board_unwrapped PUBLIC gp_options Threads::Threads)
 foreach(name board_shares board_copy board_gang)
   add_executable(test_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c)

@@ -51,18 +51,10 @@ struct gpu {
         uint64_t left;
     } queue[4096];
     unsigned head, tail;
+    uint64_t queued[GP_BOARD_TENANTS]; /* of each tenant, in ns */
     int last;
     uint64_t switching;
 };
-
-static uint64_t queued(const struct gpu *g, int tenant)
-{
-    uint64_t ns = 0;
-    for (unsigned i = g->head; i != g->tail; i++)
-        if (g->queue[i % 4096].tenant == tenant)
-            ns += g->queue[i % 4096].left;
-    return ns;
-}
 
 static void gpu_run(struct gpu *g, struct tenant *tenants, uint64_t ns)
 {
@@ -74,8 +66,10 @@ static void gpu_run(struct gpu *g, struct tenant *tenants, uint64_t ns)
         }
         uint64_t *left = g->switching ? &g->switching : &g->queue[g->head % 4096].left;
         uint64_t step = *left < ns ? *left : ns;
-        if (left != &g->switching)
+        if (left != &g->switching) {
             tenants[who].work_ns += step;
+            g->queued[who] -= step;
+        }
         *left -= step;
         ns -= step;
         if (left != &g->switching && *left == 0) {
@@ -90,7 +84,7 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
     if (t->absent)
         return;
     bool leaves = clock_ns < t->from || (t->until && clock_ns >= t->until);
-    uint64_t mine = queued(g, index);
+    uint64_t mine = g->queued[index];
     if (t->starts && g->last == index && !g->switching) {
         t->starts = false;
         gp_board_started(b, t->member);
@@ -124,6 +118,7 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
             t->starts = true;
         g->queue[g->tail % 4096].tenant = index;
         g->queue[g->tail++ % 4096].left = t->kernel_ns;
+        g->queued[index] += t->kernel_ns;
         mine += t->kernel_ns;
         t->submitted++;
     }
