@@ -389,12 +389,12 @@ static void the_next_context_has_the_page(void **state)
 
 static CUresult signal(uint32_t place, uint64_t number)
 {
-    return gpw_gp_stream_signal(&session, STREAM, place, number);
+    return gpw_signal(&session, 0, STREAM, 0, place, number);
 }
 
 static CUresult download_signal(uint32_t bytes, uint32_t place, uint64_t number)
 {
-    return gpw_gp_dtoh_signal(&session, FROM, STREAM, bytes, place, number);
+    return gpw_signal(&session, FROM, STREAM, bytes, place, number);
 }
 
 /* Nothing is made ready for an answer, nothing asked, and no event recorded. */
@@ -464,7 +464,6 @@ static void signals_lie_in_the_page(void **state)
         assert_int_equal(gpw_gp_context_signal(&session, place, 1), CUDA_ERROR_INVALID_VALUE);
     }
     memory.completions.open = true;
-    assert_int_equal(download_signal(0, 0, 1), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(download_signal(GP_COMPLETION_DATA_MAX + 1, 0, 1), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(download_signal(UINT32_MAX, 0, 1), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(gpu.registered, 0);

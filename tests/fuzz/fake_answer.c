@@ -303,18 +303,45 @@ static void notice(struct fake_server *s)
     }
 }
 
-/* What an honest worker says because of a message, without being asked. */
-static void follow(struct fake_server *s, const struct gp_header *asked)
+/* What the GPU writes for who waits. */
+static void complete(struct fake_server *s, const struct gp_header *asked)
 {
-    const struct gp_req_gp_host_function *f = (const void *)asked;
-    const struct gp_req_gp_memory_free *freed = (const void *)asked;
-    const struct gp_req_gp_event_record *event = (const void *)asked;
     const struct gp_req_gp_stream_complete *stream = (const void *)asked;
     const struct gp_req_gp_context_complete *context = (const void *)asked;
     const struct gp_req_gp_dtoh_complete *download = (const void *)asked;
     const struct gp_req_gp_stream_signal *stream_signal = (const void *)asked;
     const struct gp_req_gp_context_signal *context_signal = (const void *)asked;
     const struct gp_req_gp_dtoh_signal *download_signal = (const void *)asked;
+    switch (asked->op) {
+    case GP_OP_gp_stream_complete:
+        write_completion(s, stream->place, stream->number);
+        break;
+    case GP_OP_gp_context_complete:
+        write_completion(s, context->place, context->number);
+        break;
+    case GP_OP_gp_dtoh_complete:
+        write_completion(s, download->place, download->number);
+        break;
+    case GP_OP_gp_stream_signal:
+        write_completion(s, stream_signal->place, stream_signal->number);
+        break;
+    case GP_OP_gp_context_signal:
+        write_completion(s, context_signal->place, context_signal->number);
+        break;
+    case GP_OP_gp_dtoh_signal:
+        write_completion(s, download_signal->place, download_signal->number);
+        break;
+    default:
+        break;
+    }
+}
+
+/* What an honest worker says because of a message, without being asked. */
+static void follow(struct fake_server *s, const struct gp_header *asked)
+{
+    const struct gp_req_gp_host_function *f = (const void *)asked;
+    const struct gp_req_gp_memory_free *freed = (const void *)asked;
+    const struct gp_req_gp_event_record *event = (const void *)asked;
     switch (asked->op) {
     case GP_OP_gp_host_function:
         s->cookies[s->cookie_count++ % DRAW_KEPT] = f->cookie;
@@ -345,24 +372,6 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
     case GP_OP_gp_completion_open:
         s->completions = ((const struct gp_req_gp_completion_open *)asked)->share;
         break;
-    case GP_OP_gp_stream_complete:
-        write_completion(s, stream->place, stream->number);
-        break;
-    case GP_OP_gp_context_complete:
-        write_completion(s, context->place, context->number);
-        break;
-    case GP_OP_gp_dtoh_complete:
-        write_completion(s, download->place, download->number);
-        break;
-    case GP_OP_gp_stream_signal:
-        write_completion(s, stream_signal->place, stream_signal->number);
-        break;
-    case GP_OP_gp_context_signal:
-        write_completion(s, context_signal->place, context_signal->number);
-        break;
-    case GP_OP_gp_dtoh_signal:
-        write_completion(s, download_signal->place, download_signal->number);
-        break;
     case GP_OP_gp_htod_arena:
         free_slot(s, ((const struct gp_req_gp_htod_arena *)asked)->slot);
         break;
@@ -370,6 +379,7 @@ static void follow(struct fake_server *s, const struct gp_header *asked)
         bring(s, (const void *)asked);
         break;
     default:
+        complete(s, asked);
         break;
     }
 }

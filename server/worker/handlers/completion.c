@@ -85,24 +85,17 @@ static void signal_write(struct gpw_session *s, CUstream stream, uint32_t place,
         s->signal = (struct gpw_signal){word_at(page, offset), number};
 }
 
-CUresult gpw_gp_stream_signal(struct gpw_session *s, CUstream stream, uint32_t place,
-                              uint64_t number)
-{
-    if (!place_is_right(s, place))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (may_write(s, stream))
-        signal_write(s, stream, place, number);
-    return CUDA_SUCCESS;
-}
-
-CUresult gpw_gp_dtoh_signal(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
-                            uint32_t place, uint64_t number)
+CUresult gpw_signal(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
+                    uint32_t place, uint64_t number)
 {
     struct gpw_gpu_page *page = &s->memory->completions;
-    if (!place_is_right(s, place) || bytes == 0 || bytes > GP_COMPLETION_DATA_MAX)
+    if (!place_is_right(s, place) || bytes > GP_COMPLETION_DATA_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    if (may_write(s, stream) && gpw_memory_is_device(s, src, bytes) && gpw_gpu_page_here(s, page) &&
-        s->driver->cuMemcpyDtoHAsync_v2(bytes_at(page, place), src, bytes, stream) == CUDA_SUCCESS)
+    if (!may_write(s, stream))
+        return CUDA_SUCCESS;
+    if (bytes == 0 || (gpw_memory_is_device(s, src, bytes) && gpw_gpu_page_here(s, page) &&
+                       s->driver->cuMemcpyDtoHAsync_v2(bytes_at(page, place), src, bytes, stream) ==
+                           CUDA_SUCCESS))
         signal_write(s, stream, place, number);
     return CUDA_SUCCESS;
 }

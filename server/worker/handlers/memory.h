@@ -62,6 +62,10 @@ CUresult gpw_gpu_page_open(struct gpw_session *s, uint64_t share, uint64_t bytes
 struct gpw_answer_wait;
 CUresult gpw_complete(struct gpw_session *s, struct gpw_answer_wait *answer, CUdeviceptr src,
                       CUstream stream, uint32_t bytes, uint32_t place, uint64_t number);
+/* Likewise without an answer: where the GPU cannot, nothing is written, and who waits has to ask.
+ * INVALID_VALUE: no such place, or more bytes than one has. */
+CUresult gpw_signal(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
+                    uint32_t place, uint64_t number);
 /* Say in the page of events that a kernel was launched which may print. */
 void gpw_event_page_print(struct gpw_session *s);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
