@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
-    return "detect_leaks=0:quarantine_size_mb=16:malloc_context_size=12";
+    return "detect_leaks=0:handle_abort=1:quarantine_size_mb=16:malloc_context_size=12";
 }
 
 /* In the build that looks for races (docs/fuzzing.md). The process between has no thread of its
