@@ -53,13 +53,16 @@ static ncclResult_t take_device(ncclComm_t comm)
     return ncclSuccess;
 }
 
+/* A thread that finalizes may ask for one meanwhile. */
 static void events_destroy(ncclComm_t comm)
 {
+    pthread_mutex_lock(&comm->lock);
     if (comm->done)
         sn_driver()->cuEventDestroy_v2(comm->done);
     if (comm->join)
         sn_driver()->cuEventDestroy_v2(comm->join);
     comm->done = comm->join = NULL;
+    pthread_mutex_unlock(&comm->lock);
 }
 
 ncclResult_t sn_comm_new(bool blocking, ncclComm_t *out)
@@ -208,10 +211,18 @@ ncclResult_t sn_comm_network(const struct ncclComm *comm, int error, const char 
                    comm->rank, comm->ranks, doing, peer, strerror(-error));
 }
 
+static bool is_busy(ncclComm_t comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    bool busy = comm->done && sn_driver()->cuEventQuery(comm->done) == CUDA_ERROR_NOT_READY;
+    pthread_mutex_unlock(&comm->lock);
+    return busy;
+}
+
 void sn_comm_drain(ncclComm_t comm)
 {
     const struct timespec moment = {.tv_nsec = 200000};
-    while (!sn_comm_failed(comm) && sn_driver()->cuEventQuery(comm->done) == CUDA_ERROR_NOT_READY)
+    while (!sn_comm_failed(comm) && is_busy(comm))
         nanosleep(&moment, NULL);
 }
 

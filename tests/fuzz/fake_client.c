@@ -42,7 +42,6 @@ struct gp_channel {
     bool sticky, may_stand, joined;
     bool says;    /* what is answered, for who looks at an input (FUZZ_LOG) */
     bool several; /* ranks, which may wait for each other */
-    bool begun;   /* a communicator */
     unsigned looks, shares, settles;
     uint64_t seq, asked; /* the number of the last message; of messages */
     uint64_t settling;   /* of one whose answer is waited for; 0: none is */
@@ -203,7 +202,6 @@ static void patience_after(const struct gp_header *h)
     case GP_OP_gp_peer_recv:
         break;
     case GP_OP_gp_nccl_init:
-        channel.begun = true;
         channel.several |= ((const struct gp_req_gp_nccl_init *)h)->ranks > 1;
         return;
     case GP_OP_gp_nccl_settled:
@@ -229,13 +227,6 @@ static int look(int64_t timeout_us)
     if (timeout_us != 0)
         nanosleep(&t, NULL);
     return -EAGAIN;
-}
-
-/* Beneath a communicator NCCL does not survive it, natively either; threads of the soft one ask for
- * events of the context, which are not the worker's to keep. */
-static bool takes_context_away(const struct gp_header *h)
-{
-    return channel.begun && (h->op == GP_OP_gp_primary_release || h->op == GP_OP_cuCtxDestroy_v2);
 }
 
 static bool is_peers(const uint8_t *step, size_t bytes)
@@ -277,8 +268,6 @@ static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **me
             return peer_step(c, message, size);
         *size = draw_message(&c->draw, c->message, ++c->seq);
         *message = c->message;
-        if (takes_context_away(c->message))
-            return -EAGAIN;
         patience_after(c->message);
         return 0;
     }
