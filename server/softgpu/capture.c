@@ -108,6 +108,29 @@ static CUgraphNodeType node_type(const struct sg_op *op)
     }
 }
 
+/* Whether a launch may begin before what is ahead of it in its stream is through. */
+static bool begins_early(const struct sg_op *op)
+{
+    const struct sg_kernel *k = op && op->kind == SG_OP_KERNEL ? &op->kernel : NULL;
+    for (unsigned i = 0; k && i < k->attribute_count; i++)
+        if (k->attributes[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            return k->attributes[i].value.programmaticStreamSerializationAllowed != 0;
+    return false;
+}
+
+/* Behind one kernel the edge says so, unless the program has said something else of it. */
+static const CUgraphEdgeData *edge_of(const struct sg_tips *tips, size_t i, const struct sg_op *op)
+{
+    static const CUgraphEdgeData plain,
+        early = {.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC,
+                 .type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC};
+    bool is_plain = !memcmp(&tips->data[i], &plain, sizeof(plain));
+    return is_plain && tips->count == 1 && tips->nodes[i]->type == CU_GRAPH_NODE_TYPE_KERNEL &&
+                   begins_early(op)
+               ? &early
+               : &tips->data[i];
+}
+
 CUresult sg_capture_add(CUstream stream, struct sg_op *op)
 {
     struct sg_capture *capture = stream->capture;
@@ -119,7 +142,7 @@ CUresult sg_capture_add(CUstream stream, struct sg_op *op)
     const struct sg_tips *tips = &stream->tips;
     SG_TRY(sg_graph_add(capture->graph, op, node_type(op), NULL, 0, &node));
     for (size_t i = 0; i < tips->count; i++)
-        SG_TRY(sg_graph_link(tips->nodes[i], node, &tips->data[i]));
+        SG_TRY(sg_graph_link(tips->nodes[i], node, edge_of(tips, i, op)));
     return sg_tips_set(&stream->tips, &node, NULL, 1);
 }
 

@@ -63,6 +63,23 @@ static void expect_data(CUgraph graph, size_t edges, unsigned char type, const c
            count, data[0].type);
 }
 
+/* Of launches that may begin early, behind a kernel. */
+static void data_of_captured_edges(void)
+{
+    int n = COUNT, factor = 2, term = 1;
+    void *parameters[] = {&values, &n, &factor, &term};
+    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+    CUlaunchConfig config = {1, 1, 1, COUNT, 1, 1, 0, stream, &early, 1};
+    CUgraph graph;
+    early.value.programmaticStreamSerializationAllowed = 1;
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    launch_kernel(stream, 3, 0);
+    CU(cuLaunchKernelEx(&config, multiply_add, parameters, NULL));
+    CU(cuStreamEndCapture(stream, &graph));
+    expect_data(graph, 1, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC, "a capture");
+    CU(cuGraphDestroy(graph));
+}
+
 static void data_of_edges(void)
 {
     CUgraph graph, clone;
@@ -291,6 +308,7 @@ int main(void)
     multiply_add = driver_function(module, "multiply_add");
     CU(cuMemAlloc(&values, SIZE));
     data_of_edges();
+    data_of_captured_edges();
     data_of_a_new_node();
     attributes();
     captured_into_a_graph();
