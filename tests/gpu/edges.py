@@ -2,8 +2,8 @@
 
     python tests/gpu/edges.py [--soft PATH]
 
-Attributes of kernels, pinned memory, and what is left of a process after a fault. It takes a few
-seconds and compares nothing: a line that differs is marked.
+Attributes of kernels, pinned memory, arguments that fit nothing, and what is left of a process
+after a fault. It takes a few seconds and compares nothing: a line that differs is marked.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def answers(library: str) -> Iterator[tuple[str, Any]]:
             cuda.cuFuncGetAttribute(ctypes.byref(value), number, function)
             yield f"{name.decode()}: {what}", value.value
     yield from pinned(cuda)
+    yield from shapes(cuda, function)
+    yield from refused(cuda, context)
     at = ctypes.c_uint64()
     cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0)
     cuda.cuCtxSetCurrent(context)
@@ -91,6 +93,38 @@ def pinned(cuda: ctypes.CDLL) -> Iterator[tuple[str, Any]]:
         cuda.cuMemsetD8_v2(at, ctypes.c_ubyte(value), ctypes.c_size_t(1000))
         late += seen.value != value
     yield "pinned: sets not seen", late
+
+
+def shapes(cuda: ctypes.CDLL, function: ctypes.c_void_p) -> Iterator[tuple[str, Any]]:
+    """What CUDA 13's runtime hands on as it is, where CUDA 12's says that the shape is wrong."""
+    for what, shape in {
+        "no block": (0, 1, 1, 1, 1, 1),
+        "no thread": (1, 1, 1, 0, 1, 1),
+        "1025 threads": (1, 1, 1, 1025, 1, 1),
+        "65 threads deep": (1, 1, 1, 1, 1, 65),
+        "70000 blocks high": (1, 70000, 1, 1, 1, 1),
+    }.items():
+        yield f"launch: {what}", cuda.cuLaunchKernel(function, *shape, 0, None, None, None)
+
+
+def refused(cuda: ctypes.CDLL, context: ctypes.c_void_p) -> Iterator[tuple[str, Any]]:
+    """Arguments that fit nothing."""
+    stream, event, other, pool = (ctypes.c_void_p() for _ in range(4))
+    at = ctypes.c_uint64()
+    cuda.cuStreamCreate(ctypes.byref(stream), 0)
+    cuda.cuEventCreate(ctypes.byref(event), 0)
+    yield "wait for an event: flags 2", cuda.cuStreamWaitEvent(stream, event, 2)
+    yield "wait for an event: external", cuda.cuStreamWaitEvent(stream, event, 1)
+    cuda.cuDeviceGetDefaultMemPool(ctypes.byref(pool), 0)
+    yield "pool: destroy the device's own", cuda.cuMemPoolDestroy(pool)
+    no_bytes = cuda.cuMemAllocAsync(ctypes.byref(at), ctypes.c_size_t(0), stream)
+    yield "allocate nothing in a stream", no_bytes
+    yield "peer access to itself", cuda.cuCtxEnablePeerAccess(context, 0)
+    cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0)
+    cuda.cuEventCreate(ctypes.byref(event), 0)
+    yield "record an event of another context", cuda.cuEventRecord(event, stream)
+    cuda.cuCtxDestroy_v2(other)
+    cuda.cuCtxSetCurrent(context)
 
 
 def ask(library: str) -> dict[str, Any]:
