@@ -75,9 +75,7 @@ ONCE_PROGRAMS = (
 )
 
 # What the soft GPU refuses by name.
-CARD_PROGRAMS = (
-    Program("graph_launch", "graph_launch", flags=("-rdc=true",)),
-)
+CARD_PROGRAMS = (Program("graph_launch", "graph_launch", flags=("-rdc=true",)),)
 
 DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),
