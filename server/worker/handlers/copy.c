@@ -40,7 +40,7 @@ CUresult gpw_gp_htod_arena(struct gpw_session *s, CUdeviceptr dst, CUstream stre
     CUresult r = from && gpw_memory_is_device(s, dst, bytes) ? gpw_not_capturing(s, stream)
                                                              : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
-        r = gpw_after_prepare(s, stream, arena_read, use, &after);
+        r = gpw_after_prepare_unasked(s, arena_read, use, &after);
     if (r == CUDA_SUCCESS)
         r = gpw_after_submitted(s, after, stream,
                                 s->driver->cuMemcpyHtoDAsync_v2(dst, from, bytes, stream));
@@ -83,7 +83,7 @@ static CUresult download(struct gpw_session *s, void *to, const struct source *f
                          CUstream stream, gpw_done *done, void *arg)
 {
     struct gpw_after *after;
-    CUresult r = gpw_after_prepare(s, stream, done, arg, &after);
+    CUresult r = gpw_after_prepare_unasked(s, done, arg, &after);
     return r ? r : gpw_after_submitted(s, after, stream, submit(s, to, from, stream));
 }
 

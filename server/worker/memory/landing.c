@@ -75,7 +75,7 @@ CUresult gpw_landing_upload(struct gpw_session *s, CUdeviceptr dst, CUstream str
     bool kept = bytes >= LEAST && s->transport->keep && s->transport->keep(s->channel, data) == 0;
     CUresult r = CUDA_SUCCESS;
     if (kept && pinned(s, begin))
-        r = gpw_after_prepare(s, stream, read_by_gpu, begin, &after);
+        r = gpw_after_prepare_unasked(s, read_by_gpu, begin, &after);
     const void *from = after ? data : gpw_landing_bytes(s, data, bytes);
     if (r == CUDA_SUCCESS)
         r = from ? s->driver->cuMemcpyHtoDAsync_v2(dst, from, bytes, stream)

@@ -273,11 +273,12 @@ CUresult gpw_after_prepare(struct gpw_session *s, CUstream stream, gpw_done *don
                            struct gpw_after **after);
 CUresult gpw_after_submitted(struct gpw_session *s, struct gpw_after *after, CUstream stream,
                              CUresult r);
-/* The same where what is submitted says itself what a capturing or failed stream says, and the GPU
- * writes the number into the word when it is over, by which the driver is not asked: only now and
- * then, whether anything has failed. */
+/* The same where what is submitted says itself what a failed stream says, and no capture is under way
+ * there. */
 CUresult gpw_after_prepare_unasked(struct gpw_session *s, gpw_done *done, void *arg,
                                    struct gpw_after **after);
+/* Submitted, and the GPU writes the number into the word when it is over, by which the driver is not
+ * asked: only now and then, whether anything has failed. */
 void gpw_after_written(struct gpw_session *s, struct gpw_after *after, const uint64_t *word,
                        uint64_t number);
 /* Likewise once everything submitted to every stream of the current context has. */
