@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import sys
 import time
 from collections.abc import Callable
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -32,11 +35,28 @@ def configure(level: str, as_json: bool) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=cast(TextIO, Lossy(sys.stderr))),
         cache_logger_on_first_use=False,
     )
     # asyncio and pyzmq speak through the standard library's log.
     logging.basicConfig(level=max(LEVELS[level], logging.WARNING), stream=sys.stderr)
+
+
+class Lossy(io.TextIOBase):
+    """A file of lines. Where nobody reads them any more, or the disk is full, they are lost: what
+    is served goes on without."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._file.flush()
 
 
 def get(name: str) -> Log:

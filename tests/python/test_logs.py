@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import structlog
@@ -34,6 +37,21 @@ def test_a_worker_s_lines_keep_their_level(line: str, level: str, event: str | N
     assert said == (line if event is None else event)
     (entry,) = captured
     assert (entry["log_level"], entry["event"]) == (level, said)
+
+
+def test_a_log_that_nobody_takes_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose log went to a pipe opened no session once the reader had gone."""
+    before = structlog.get_config()
+    try:
+        with Path("/dev/full").open("w") as full:
+            monkeypatch.setattr(sys, "stderr", full)
+            logs.configure("info", as_json=False)
+            logs.get("server").info("ready")
+            with suppress(OSError):  # what is still to be written
+                full.close()
+            logs.get("server").error("after the end")
+    finally:
+        structlog.configure(**before)
 
 
 class Clock:
