@@ -13,9 +13,8 @@ import resource
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -60,20 +59,53 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-@dataclass(slots=True)
+class Places:
+    """Whose connections there are, by address, the oldest first."""
+
+    def __init__(self, most: int, each: int) -> None:
+        self._most = most
+        self._each = each
+        self._taken: dict[str, list[Ticket]] = {}
+        self._count = 0
+
+    def of(self, address: str) -> int:
+        return len(self._taken.get(address, ()))
+
+    def take(self, address: str) -> Ticket | None:
+        """Where all are taken, the oldest of who has most ends for one who has fewer."""
+        if self.of(address) >= self._each:
+            return None
+        if self._count >= self._most:
+            most = max(self._taken.values(), key=len)
+            if self.of(address) + 1 >= len(most):
+                return None
+            most[0].end()
+            most[0].give_back()
+        ticket = Ticket(self, address)
+        self._taken.setdefault(address, []).append(ticket)
+        self._count += 1
+        return ticket
+
+    def give_back(self, ticket: Ticket) -> None:
+        mine = self._taken.get(ticket.address, [])
+        if ticket in mine:
+            mine.remove(ticket)
+            self._count -= 1
+        if not mine:
+            self._taken.pop(ticket.address, None)
+
+
+@dataclass(slots=True, eq=False)
 class Ticket:
     """One place among the connections of an address."""
 
-    counts: Counter[str]
+    places: Places
     address: str
-    given_back: bool = field(default=False)
+    #: What ends the connection.
+    end: Callable[[], object] = lambda: None
 
     def give_back(self) -> None:
-        if not self.given_back:
-            self.given_back = True
-            self.counts[self.address] -= 1
-            if not self.counts[self.address]:
-                del self.counts[self.address]
+        self.places.give_back(self)
 
 
 class ImpatientProtocol(H11Protocol):
@@ -110,7 +142,7 @@ class ImpatientProtocol(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stalled is None:
-            self._stalled = self.loop.call_later(self.seconds, self._give_up)
+            self._stalled = self.loop.call_later(self.seconds, self.give_up)
 
     def resume_writing(self) -> None:
         if self._stalled is not None:
@@ -138,9 +170,9 @@ class ImpatientProtocol(H11Protocol):
             self._timer.cancel()
             self._timer = None
         if phase is not None:
-            self._timer = self.loop.call_later(self.seconds, self._give_up)
+            self._timer = self.loop.call_later(self.seconds, self.give_up)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         if self.transport is not None:
             self.transport.abort()
 
@@ -172,8 +204,7 @@ class Acceptor:
         self._make = make
         self._tls = tls
         self._limits = limits
-        self._most = limits.most
-        self._counts: Counter[str] = Counter()
+        self._places = Places(limits.most, limits.each)
         self._log = logs.get("rest")
         self._said: dict[str, float] = {}
         self._complaints = Complaints(self._say)
@@ -205,12 +236,13 @@ class Acceptor:
             self._take(sock, limited_as(str(address[0])))
 
     def _take(self, sock: socket.socket, address: str) -> None:
-        if self._counts[address] >= self._limits.each or self._counts.total() >= self._most:
-            self._say("too many connections", address=address, there=self._counts[address])
+        ticket = self._places.take(address)
+        if ticket is None:
+            self._say("too many connections", address=address, there=self._places.of(address))
             sock.close()
             return
-        self._counts[address] += 1
-        task = asyncio.create_task(self._hand_over(sock, Ticket(self._counts, address)))
+        task = asyncio.create_task(self._hand_over(sock, ticket))
+        ticket.end = task.cancel  # until it is handed over
         self._handing.add(task)
         task.add_done_callback(self._handing.discard)
 
@@ -224,6 +256,7 @@ class Acceptor:
                 ssl=self._tls,
                 ssl_handshake_timeout=self._limits.seconds if self._tls else None,
             )
+            ticket.end = protocol.give_up
         except BaseException as error:  # most often a handshake that is none
             ticket.give_back()
             sock.close()

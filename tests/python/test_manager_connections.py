@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from gpupool_manager.attempts import MOST_ADDRESSES, Attempts
+from gpupool_manager.connections import RESERVED
 from gpupool_manager.ids import Ids
 from gpupool_manager.tokens import new_secret
 from manager_rest import bearer
@@ -114,6 +115,18 @@ def test_one_address_leaves_room_for_others(manager: Manager) -> None:
             assert health(manager, "127.0.0.2") == 200
             break
         assert time.monotonic() < deadline
+
+
+def test_a_crowd_of_addresses_leaves_room_for_another(manager: Manager) -> None:
+    """Who had all places, by as many addresses as it takes, had the API for itself."""
+    most = 16
+    manager.limits = {resource.RLIMIT_NOFILE: (RESERVED + most, RESERVED + most)}
+    manager.start("--connections-each", "8")
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(connect(manager, f"127.0.0.{2 + n % 2}")) for n in range(most)]
+        assert health(manager, "127.0.0.9") == 200
+        assert is_closed(crowd[0])
+        assert not is_closed(crowd[2], 0.2)
 
 
 def test_what_is_no_request_fills_no_log(manager: Manager) -> None:
