@@ -15,6 +15,7 @@
 #include "gp_errors.h"
 #include "gp_nccl_calls.h"
 #include "loop.h"
+#include "nccl.h"
 #include "steps.h"
 
 /* How often the worker is left to itself, 50 us each, before the client hangs up. */
@@ -209,6 +210,7 @@ static void patience_after(const struct gp_header *h)
         channel.settles = 0;
         return;
     case GP_OP_gp_nccl_group:
+        channel.settles = 0;
         if (!group_may_stand(h))
             return;
         break;
@@ -251,6 +253,15 @@ static int peer_step(struct gp_channel *c, const void **message, size_t *size)
     return 0;
 }
 
+/* Memory that is taken away beneath a collective is a fault on a GPU, and the end of a process that
+ * has the soft NCCL: in front of what may do so the client waits, or hangs up. */
+static bool beneath_collective(const struct gp_channel *c)
+{
+    uint16_t op = c->size > 3 ? (uint16_t)(c->data[2] | c->data[3] << 8) : 0;
+    bool of_nccl = op >= GP_OP_gp_nccl_version && op <= GP_OP_gp_nccl_deregister;
+    return c->size && !of_nccl && gpw_nccl_pending(c->session);
+}
+
 static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **message, size_t *size)
 {
     const uint8_t *step;
@@ -260,6 +271,8 @@ static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **me
         return host_done(c, message, size);
     if (c->settling && c->settles++ < SETTLES) /* what comes behind it would be refused */
         return look(timeout_us);
+    if (beneath_collective(c))
+        return c->settles++ < SETTLES ? look(timeout_us) : -EPIPE;
     if (steps_next(&c->data, &c->size, &step, &bytes)) {
         if (bytes == 0)
             return look(timeout_us);
