@@ -107,13 +107,24 @@ static void dead_handle(const void *object)
     abort();
 }
 
+static const struct slot *find_slot(const void *object)
+{
+    if ((uintptr_t)object < 4096 || !slot_count)
+        return NULL;
+    const struct slot *s = &slots[slot_of(slots, slot_count, (uintptr_t)object)];
+    return s->object == (uintptr_t)object ? s : NULL;
+}
+
 bool sg_handle_is(const void *object, enum sg_kind kind)
 {
-    if ((uintptr_t)object < 4096)
-        return false;
-    size_t i = slot_count ? slot_of(slots, slot_count, (uintptr_t)object) : 0;
-    bool lives = slot_count && slots[i].object == (uintptr_t)object;
-    if (!lives)
+    const struct slot *s = find_slot(object);
+    if (!s && (uintptr_t)object >= 4096)
         dead_handle(object);
-    return lives && slots[i].kind == kind;
+    return s && s->kind == kind;
+}
+
+bool sg_handle_lives(const void *object, enum sg_kind kind)
+{
+    const struct slot *s = find_slot(object);
+    return s && s->kind == kind;
 }

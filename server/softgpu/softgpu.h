@@ -75,6 +75,8 @@ bool sg_handle_add(const void *object, enum sg_kind kind);
 void sg_handle_remove(const void *object);
 /* The object is alive and of this kind. sg.lock is held. */
 bool sg_handle_is(const void *object, enum sg_kind kind);
+/* The same of an object that nobody names: it may well have ended. */
+bool sg_handle_lives(const void *object, enum sg_kind kind);
 
 /* Bytes of graphs' memory, now and at most. */
 struct sg_graph_use {

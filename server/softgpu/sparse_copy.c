@@ -4,7 +4,7 @@
 static bool live(const struct sg_copy_tiles *end, const struct gp_span_box *box)
 {
     const struct gp_span_end at = {.x = end->x, .y = end->y, .z = end->z};
-    return !end->array || (sg_handle_is(end->array, SG_ARRAY) && end->array->backing &&
+    return !end->array || (sg_handle_lives(end->array, SG_ARRAY) && end->array->backing &&
                            gp_array_holds(&end->array->extent, &at, box));
 }
 
