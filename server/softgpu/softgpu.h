@@ -70,12 +70,10 @@ enum sg_kind {
     SG_TEXREF,
     SG_SURFREF,
 };
-/* Adds or removes an object; false: no memory. sg.lock is held. */
+/* Of an object, with sg.lock held. False: no memory; it has ended, as what no caller names may. */
 bool sg_handle_add(const void *object, enum sg_kind kind);
 void sg_handle_remove(const void *object);
-/* The object is alive and of this kind. sg.lock is held. */
 bool sg_handle_is(const void *object, enum sg_kind kind);
-/* The same of an object that nobody names: it may well have ended. */
 bool sg_handle_lives(const void *object, enum sg_kind kind);
 
 /* Bytes of graphs' memory, now and at most. */
