@@ -109,9 +109,9 @@ def test_servers_without_a_common_key_are_not_joined(
     log = stranger.log
     wait_until(lambda: "need the same peer_key" in log.read_text(encoding="utf-8"), "it was said")
     program = str(toolchain.driver_program("driver_between"))
-    result = own.run([program, "1"], "tcp", GPUPOOL_SERVER=f"{own.url},{stranger.url}")
+    told = own.run([program, "1"], "tcp", GPUPOOL_SERVER=f"{own.url},{stranger.url}")
     # it asked for ports that a firewall might close
-    assert "have the servers the same peer_key" in result.stderr, result.explain()
+    assert "have the servers the same peer_key" in told.stderr, told.explain()
 
 
 def workers(server: PoolServer) -> tuple[Worker, Worker]:
