@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from gpupool_common import __version__, logs, service_unit
+from gpupool_common import __version__, collector, logs, service_unit
 from gpupool_common import certificate as certificates
 from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
@@ -17,7 +17,7 @@ from gpupool_common.program import Program
 from gpupool_common.service_unit import Service
 from gpupool_common.setting_options import setting_help, with_settings
 from gpupool_manager.config import Settings, load_settings
-from gpupool_manager.service import TOKEN_FILE, default_state_dir, serve
+from gpupool_manager.state_dir import TOKEN_FILE, default_state_dir
 
 
 def _show_version(value: bool) -> None:
@@ -41,6 +41,8 @@ def command(
         settings = load_settings(config, flags)
         logs.configure(settings.log_level, settings.log_json)
         close_memory()
+        with collector.importing():  # which the commands below need not wait for
+            from gpupool_manager.service import serve
         uvloop.run(serve(settings, ready_fd))
     except GpupoolError as error:
         raise _ended(error) from None

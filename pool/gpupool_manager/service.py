@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,38 +33,14 @@ from gpupool_manager.pool import Pool
 from gpupool_manager.request_budgets import RequestBudgets
 from gpupool_manager.signing_keys import KeyRing
 from gpupool_manager.standby import Door
+from gpupool_manager.state_dir import TOKEN_FILE, default_state_dir, make_state_dir
 from gpupool_manager.store import Store
 from gpupool_manager.tokens import new_secret
 
-TOKEN_FILE = "admin.token"
 #: What peers' keys are made with; a manager that takes over needs the same one.
 SECRET_FILE = "lease.secret"
 #: What signs lease tokens.
 KEYS_FILE = "signing.keys"
-
-
-def default_state_dir(env: Mapping[str, str] | None = None) -> Path:
-    """The folder for this user when none was configured."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/gpupool")
-    values = os.environ if env is None else env
-    base = values.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):
-        base = str(Path(values.get("HOME") or "~").expanduser() / ".local" / "state")
-    return Path(base) / "gpupool"
-
-
-def make_state_dir(path: Path) -> None:
-    """A folder that is nobody else's; GpupoolError otherwise."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.stat()
-    except OSError as error:
-        raise GpupoolError(f"{path}: cannot be made: {error.strerror}") from None
-    if found.st_uid != os.geteuid():
-        raise GpupoolError(f"{path}: belongs to the user {found.st_uid}, not to us")
-    if found.st_mode & 0o022:
-        raise GpupoolError(f"{path}: others may write there; its mode must be 0700")
 
 
 def lease_secret(path: Path) -> bytes:

@@ -13,7 +13,8 @@ import pytest
 
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.config import load_settings
-from gpupool_manager.service import TOKEN_FILE, Manager
+from gpupool_manager.service import Manager
+from gpupool_manager.state_dir import TOKEN_FILE
 from manager_node import FakeNode, join
 from manager_rest import bearer
 from manager_world import report

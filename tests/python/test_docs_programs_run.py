@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from gpupool_common import certificate
 from gpupool_manager.cli import PROGRAM as MANAGER
-from gpupool_manager.service import TOKEN_FILE
+from gpupool_manager.state_dir import TOKEN_FILE
 from gpupool_server.cli import PROGRAM as SERVER
 from test_docs_commands import PAGES, commands
 

@@ -127,7 +127,8 @@ LATER = {
     "from gpupool.cli import make_app; make_app(['smi'])": {"asyncio", "httpx", "zmq"},
     "import gpupool_common.relay_process": {"asyncio", "email", "pydantic", "structlog", "typer"},
     "import gpupool_server.cli": {"cryptography", "httpx", "jwt", "gpupool_server.doctor"},
-    "import gpupool_manager.cli": {"aiosqlite", "alembic", "asyncpg", "httpx", "mako"},
+    "import gpupool_manager.cli": {"fastapi", "starlette", "uvicorn", "gpupool_manager.app"},
+    "import gpupool_manager.service": {"aiosqlite", "alembic", "asyncpg", "httpx", "mako"},
 }
 
 

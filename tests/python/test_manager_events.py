@@ -17,7 +17,8 @@ from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager import api_looking
 from gpupool_manager.config import load_settings
 from gpupool_manager.events import KEPT, MOST_BEHIND, Bus
-from gpupool_manager.service import TOKEN_FILE, Manager
+from gpupool_manager.service import Manager
+from gpupool_manager.state_dir import TOKEN_FILE
 from gpupool_manager.transaction import Event
 from manager_node import FakeNode, join
 from manager_rest import bearer

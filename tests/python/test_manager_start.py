@@ -41,8 +41,8 @@ def manager(*arguments: str, hidden: str = "-", **env: str) -> subprocess.Comple
 
 
 @pytest.mark.parametrize("hidden", ["fastapi", "sqlalchemy", "uvicorn"])
-def test_without_its_extra_it_says_what_to_install(hidden: str) -> None:
-    done = manager("--version", hidden=hidden)
+def test_without_its_extra_it_says_what_to_install(tmp_path: Path, hidden: str) -> None:
+    done = manager("--state-dir", str(tmp_path), hidden=hidden)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"the package '{hidden}' is not installed; run: " in done.stderr
     assert "-m pip install 'gpupool[manager]'" in done.stderr
