@@ -65,8 +65,9 @@ def test_the_commands_of_a_shell() -> None:
     """In one process: each takes half a second to start."""
     code = (
         "import sys; from typer.testing import CliRunner; from gpupool.cli import make_app\n"
+        "app = make_app()\n"
         f"for words in {[(), *COMMANDS]!r}:\n"
-        "    done = CliRunner().invoke(make_app(), [*words, '--help'])\n"
+        "    done = CliRunner().invoke(app, [*words, '--help'])\n"
         "    assert done.exit_code == 0, words\n"
         "    print(done.stdout)\n"
     )
