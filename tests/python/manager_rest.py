@@ -115,9 +115,11 @@ class Rest:
         pool = self.world.pool
         await pool.commands.settle()
         found: dict[str, Any] = {}
-        for table in TABLES.values():
-            question = select(table).order_by(*table.primary_key.columns)
-            found[table.name] = [dict(row._mapping) for row in await pool.store.fetch(question)]
+        async with pool.store.engine.connect() as connection:  # one for all: this is asked often
+            for table in TABLES.values():
+                question = select(table).order_by(*table.primary_key.columns)
+                rows = await connection.execute(question)
+                found[table.name] = [dict(row._mapping) for row in rows]
         ledger = pool.ledger
         found["memory"] = {
             "tenants": [asdict(tenant) for tenant in ledger.tenants.values()],
