@@ -25,6 +25,9 @@ import pytest_asyncio
 
 _USER = "gpupool"
 _START_SECONDS = 60.0
+#: Files are made and removed by the hundred for each database, which costs least in memory.
+_MEMORY = Path("/dev/shm")
+_ROOM = 2 << 30  # for the servers of several test processes
 
 
 def find_binaries() -> Path | None:
@@ -45,8 +48,9 @@ class Postgres:
     def __init__(self, binaries: Path, safe: bool = False) -> None:
         """``safe``: what was committed would outlive a power cut, which takes its time."""
         self._binaries = binaries
-        self._fsync = "on" if safe else "off"
-        self._folder = Path(tempfile.mkdtemp(prefix="gpt-pg-", dir="/tmp"))
+        self._safe = safe
+        place = Path("/tmp") if safe else _place()
+        self._folder = Path(tempfile.mkdtemp(prefix="gpt-pg-", dir=place))
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
         self._as: dict[str, Any] = {}
@@ -92,9 +96,10 @@ class Postgres:
             "-c",
             "listen_addresses=",
             "-c",
-            f"fsync={self._fsync}",
+            f"fsync={'on' if self._safe else 'off'}",
             "-c",
             "max_connections=50",
+            *(() if self._safe else ("-c", "max_wal_size=128MB")),
         )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -170,6 +175,14 @@ class Postgres:
             if subprocess.run(asked, stdout=subprocess.DEVNULL).returncode == 0:
                 return
             time.sleep(0.05)
+
+
+def _place() -> Path:
+    """Memory, where there is enough of it."""
+    try:
+        return _MEMORY if shutil.disk_usage(_MEMORY).free >= _ROOM else Path("/tmp")
+    except OSError:
+        return Path("/tmp")
 
 
 def _unprivileged() -> pwd.struct_passwd:
