@@ -147,7 +147,7 @@ void sg_updates_end(CUgraph graph);
 CUresult sg_updates_begin(const struct sg_kernel *kernel);
 bool *sg_updates_disabled(CUgraphNode node);
 /* On the way to the kernel, without sg.lock: `parameters` are to be freed. */
-CUresult sg_updates_now(struct sg_updates *updates, struct sg_launch *launch,
+CUresult sg_updates_now(const struct sg_kernel *kernel, struct sg_launch *launch,
                         unsigned char **parameters, bool *runs);
 bool sg_updates_change(uint64_t name, const struct sg_update *update);
 

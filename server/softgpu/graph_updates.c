@@ -11,6 +11,7 @@ struct sg_updates {
     int refs;  /* operations */
     bool runs; /* an executable has the node */
     bool disabled;
+    const struct sg_kernel *its; /* what the node launches; it may be gone */
     uint32_t grid[3];
     uint32_t bytes;
     unsigned char *parameters;
@@ -97,6 +98,7 @@ CUresult sg_updates_begin(const struct sg_kernel *kernel)
     memcpy(own, kernel->parameters, kernel->parameter_bytes);
     pthread_mutex_lock(&lock);
     free(u->parameters);
+    u->its = kernel;
     u->parameters = own;
     u->bytes = kernel->parameter_bytes;
     memcpy(u->grid, kernel->grid, sizeof(u->grid));
@@ -172,7 +174,7 @@ bool *sg_updates_disabled(CUgraphNode node)
 
 /* ---- running ---- */
 
-static bool take(struct sg_updates *u, struct sg_launch *launch, unsigned char **parameters)
+static bool take(const struct sg_updates *u, struct sg_launch *launch, unsigned char **parameters)
 {
     *parameters = malloc((size_t)u->bytes + 1);
     if (!*parameters)
@@ -183,16 +185,23 @@ static bool take(struct sg_updates *u, struct sg_launch *launch, unsigned char *
     return true;
 }
 
-CUresult sg_updates_now(struct sg_updates *u, struct sg_launch *launch, unsigned char **parameters,
-                        bool *runs)
+/* What is there is another launch's, if the host has given the node one since. */
+static bool is_of(const struct sg_updates *u, const struct sg_kernel *kernel)
 {
+    return u->its == kernel && u->bytes == kernel->parameter_bytes;
+}
+
+CUresult sg_updates_now(const struct sg_kernel *kernel, struct sg_launch *launch,
+                        unsigned char **parameters, bool *runs)
+{
+    const struct sg_updates *u = kernel->updates;
     *parameters = NULL;
     *runs = true;
     if (!u)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     *runs = !__atomic_load_n(&u->disabled, __ATOMIC_RELAXED);
-    bool fits = !*runs || take(u, launch, parameters);
+    bool fits = !*runs || !is_of(u, kernel) || take(u, launch, parameters);
     pthread_mutex_unlock(&lock);
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

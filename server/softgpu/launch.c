@@ -257,7 +257,7 @@ CUresult sg_kernel_run(const struct sg_op *op)
     memcpy(launch.cluster, kernel->cluster, sizeof(launch.cluster));
     unsigned char *changed;
     bool runs;
-    CUresult result = sg_updates_now(kernel->updates, &launch, &changed, &runs);
+    CUresult result = sg_updates_now(kernel, &launch, &changed, &runs);
     if (result == CUDA_SUCCESS && runs)
         result = run(op, &launch);
     free(changed);

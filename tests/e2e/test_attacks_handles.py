@@ -373,6 +373,29 @@ def test_attributes_that_are_pointers_or_unknown(worker: Worker, attribute: int)
     assert launch(worker, FUNCTION, attributes=priority, flags=2) == 0
 
 
+def launch_updatable(worker: Worker, function: int, stream: int) -> tuple[int, int]:
+    """The result, and the name of the node for kernels."""
+    attribute = struct.pack("<I4xi4xQ", 13, 1, 4096) + bytes(48)
+    body = struct.pack("<QQ11I4x", function, stream, 1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 72)
+    reply = worker.call("gp_launch_updatable", body + attribute)
+    result, name = struct.unpack_from("<i4xQ", reply)
+    return int(result), int(name)
+
+
+def test_a_node_that_kernels_update_has_the_drivers_name(worker: Worker) -> None:
+    """The client's word for it is not read."""
+    stream = handle(KIND_STREAM, 1)
+    assert load_module(worker) == 0
+    assert get_function(worker) == 0
+    assert worker.result("cuStreamCreate", struct.pack("<QI4x", stream, 1)) == 0
+    assert launch_updatable(worker, FUNCTION, stream)[0] == INVALID_VALUE  # nothing captures it
+    assert launch_updatable(worker, MODULE, stream)[0] == INVALID_HANDLE
+    assert worker.result("cuStreamBeginCapture_v2", struct.pack("<QI4x", stream, 2)) == 0
+    names = [launch_updatable(worker, FUNCTION, stream) for _ in range(2)]
+    assert [result for result, _ in names] == [0, 0]
+    assert len({0, 4096, *(name for _, name in names)}) == 4
+
+
 # Devices ------------------------------------------------------------------------------------
 
 Call = Callable[[int], tuple[str, bytes]]

@@ -7,8 +7,9 @@
 #include "handles.h"
 #include "module.h"
 
-/* Attributes whose value is plain data; an event in one is an id to look up. */
-static CUresult attribute_take(struct gpw_session *s, const CUlaunchAttribute *from,
+/* Attributes whose value is plain data; an event in one is an id to look up. A node's name for
+ * kernels is the driver's to say, where somebody is told of it. */
+static CUresult attribute_take(struct gpw_session *s, const CUlaunchAttribute *from, bool named,
                                CUlaunchAttribute *to)
 {
     *to = *from;
@@ -29,7 +30,7 @@ static CUresult attribute_take(struct gpw_session *s, const CUlaunchAttribute *f
         return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
         to->value.deviceUpdatableKernelNode.devNode = NULL;
-        return CUDA_SUCCESS;
+        return named ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
         event = &to->value.programmaticEvent.event;
         break;
@@ -43,12 +44,12 @@ static CUresult attribute_take(struct gpw_session *s, const CUlaunchAttribute *f
 }
 
 static CUresult attributes_take(struct gpw_session *s, const CUlaunchAttribute *from,
-                                uint32_t count, CUlaunchAttribute *to)
+                                uint32_t count, bool named, CUlaunchAttribute *to)
 {
     if (count > GP_ATTRIBUTES_PER_LAUNCH_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     for (uint32_t i = 0; i < count; i++) {
-        CUresult r = attribute_take(s, &from[i], &to[i]);
+        CUresult r = attribute_take(s, &from[i], named, &to[i]);
         if (r != CUDA_SUCCESS)
             return r;
     }
@@ -77,7 +78,7 @@ static CUresult launch_ex(struct gpw_session *s, const struct asked *a, CUlaunch
                           void **pointers)
 {
     CUlaunchAttribute list[GP_ATTRIBUTES_PER_LAUNCH_MAX];
-    CUresult r = attributes_take(s, a->attributes, c->numAttrs, list);
+    CUresult r = attributes_take(s, a->attributes, c->numAttrs, a->name != NULL, list);
     if (r != CUDA_SUCCESS)
         return r;
     c->attrs = list;
@@ -158,7 +159,7 @@ CUresult gpw_gp_occupancy_clusters(struct gpw_session *s, CUfunction function, u
                                    const CUlaunchAttribute *attributes, int *result)
 {
     CUlaunchAttribute list[GP_ATTRIBUTES_PER_LAUNCH_MAX];
-    CUresult r = attributes_take(s, attributes, attribute_count, list);
+    CUresult r = attributes_take(s, attributes, attribute_count, false, list);
     if (r != CUDA_SUCCESS)
         return r;
     CUlaunchConfig config = {grid_x,  grid_y,       grid_z, block_x, block_y,

@@ -142,6 +142,26 @@ static void told(const struct made *m)
     cudaGetLastError();
 }
 
+/* The host gives the node parameters of its own: at the fifth launch its graph changes them again. */
+static void given_anew(const struct made *m, cudaGraphExec_t exec, cudaStream_t stream, int *values)
+{
+    int host[COUNT], more = 1000;
+    void *adds[] = {&values, &more};
+    cudaKernelNodeParams p = {};
+    p.func = (void *)add;
+    p.gridDim = dim3(7, 1, 1);
+    p.blockDim = dim3(1, 1, 1);
+    p.kernelParams = adds;
+    CUDA(cudaGraphExecKernelNodeSetParams(exec, m->changed, &p));
+    CUDA(cudaMemset(values, 0, sizeof host));
+    CUDA(cudaGraphUpload(exec, stream));
+    CUDA(cudaGraphLaunch(exec, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    CUDA(cudaMemcpy(host, values, sizeof host, cudaMemcpyDeviceToHost));
+    EXPECT(host[0] == 50 && host[4] == 50 && host[5] == 0, "blocks 0, 4, 5: %d, %d, %d", host[0],
+           host[4], host[5]);
+}
+
 static void launched(struct made m, int *values, int *step, int *errors)
 {
     int host[COUNT] = {0}, failed[3], expected[4] = {0};
@@ -168,6 +188,7 @@ static void launched(struct made m, int *values, int *step, int *errors)
                    host[i], expected[i]);
         }
     }
+    given_anew(&m, exec, stream, values);
     CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaGraphDestroy(m.graph));
     CUDA(cudaStreamDestroy(stream));
