@@ -29,6 +29,7 @@ struct place {
     } request;
     uint64_t number;
     const uint64_t *word; /* of the page */
+    bool signalled;       /* what a signal was sent for may still be written here */
 };
 
 struct gpc_completions {
@@ -36,7 +37,9 @@ struct gpc_completions {
     uint64_t last;  /* number that was given */
     uint32_t taken; /* a bit for each place */
     uint32_t left;  /* of these, whose wait is over and whose answer may still come */
-    bool soon;      /* the GPU has written within the last wait's patience: a signal will do */
+    /* The GPU has written within the patience of the last wait in this context: a signal will do.
+     * NULL: in none. The page is written in one context alone. */
+    CUcontext soon;
     struct place of[GP_COMPLETION_PLACES];
 };
 _Static_assert(GP_COMPLETION_PLACES == 32, "one word of bits");
@@ -120,8 +123,10 @@ static int place_take(struct gpc_session *s, struct gpc_completions *c)
             return -1;
         int place = __builtin_ctz(~taken);
         if (__atomic_compare_exchange_n(&c->taken, &taken, taken | 1u << place, true,
-                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+            c->of[place].signalled = false;
             return place;
+        }
     }
 }
 
@@ -152,7 +157,24 @@ static const char *bytes_of(const struct gpc_completions *c, int place)
            (size_t)place * GP_COMPLETION_DATA_MAX;
 }
 
+/* Behind an ask that was refused a signal's write may still come: the place stays taken. Where the
+ * GPU cannot copy it writes nothing, unless a capture has begun behind the signal. */
+static void place_end(struct gpc_session *s, struct gpc_completions *c, int place, CUresult r)
+{
+    bool refused = r != CUDA_SUCCESS && (r != CUDA_ERROR_NOT_SUPPORTED || gpc_capture_active());
+    if (!refused || !c->of[place].signalled)
+        place_leave(s, c, place);
+}
+
 /* --- waiting ------------------------------------------------------------------------------ */
+
+static void soon_note(struct gpc_completions *c, CUcontext context, bool in_time)
+{
+    if (in_time)
+        __atomic_store_n(&c->soon, context, __ATOMIC_RELAXED);
+    else if (__atomic_load_n(&c->soon, __ATOMIC_RELAXED) == context)
+        __atomic_store_n(&c->soon, NULL, __ATOMIC_RELAXED);
+}
 
 /* What failed before the work was told before; and of what the GPU has done nothing failed. */
 static CUresult what_came(struct gpc_session *s)
@@ -167,7 +189,7 @@ static CUresult finish(struct gpc_session *s, struct gpc_completions *c, int pla
     uint64_t begin = gp_now_ns();
     CUresult r;
     bool soon = gpc_spin(is_written, &c->of[place], call);
-    __atomic_store_n(&c->soon, soon, __ATOMIC_RELAXED);
+    soon_note(c, call->route.context, soon);
     if (soon) {
         r = what_came(s);
     } else {
@@ -201,8 +223,8 @@ static uint64_t next_number(struct gpc_completions *c)
 
 static bool may_signal(const struct gpc_route *on, const struct gpc_completions *c, uint16_t op)
 {
-    return __atomic_load_n(&c->soon, __ATOMIC_RELAXED) && gpc_spin_likely() &&
-           gpc_session_has(on->session, op);
+    return on->context && __atomic_load_n(&c->soon, __ATOMIC_RELAXED) == on->context &&
+           gpc_spin_likely() && gpc_session_has(on->session, op);
 }
 
 /* Send it, and look for its number a while. False: it is not there, and may never be. Then whoever
@@ -210,9 +232,10 @@ static bool may_signal(const struct gpc_route *on, const struct gpc_completions 
 static bool signal_seen(struct gpc_completions *c, int place, struct gpc_call *call, CUresult *r)
 {
     uint64_t begin = gp_now_ns();
+    c->of[place].signalled = true;
     bool seen = gpc_call_post(call) == CUDA_SUCCESS && gpc_spin(is_written, &c->of[place], NULL);
     if (!seen) {
-        __atomic_store_n(&c->soon, false, __ATOMIC_RELAXED);
+        soon_note(c, call->route.context, false);
         return false;
     }
     *r = what_came(call->route.session);
@@ -264,6 +287,14 @@ static bool download_signal(const struct gpc_route *on, struct gpc_completions *
     return true;
 }
 
+/* What a signal's stream is refused for was told by a notice, too: by the answer is enough. */
+static void tell_once(struct gpc_session *s, const struct place *p, CUresult r)
+{
+    CUresult pending = p->signalled && r != CUDA_SUCCESS ? gpc_session_take_pending(s) : r;
+    if (pending != r && pending != CUDA_SUCCESS)
+        gpc_session_set_pending(s, pending);
+}
+
 /* --- what callers wait for ------------------------------------------------------------------- */
 
 CUresult gpc_complete_stream(const struct gpc_route *on, CUstream stream)
@@ -284,7 +315,8 @@ CUresult gpc_complete_stream(const struct gpc_route *on, CUstream stream)
                                                            .place = (uint32_t)place,
                                                            .number = p->number};
     r = exchange(on, c, place, &p->request.stream.h, sizeof p->request.stream);
-    place_leave(on->session, c, place);
+    tell_once(on->session, p, r);
+    place_end(on->session, c, place, r);
     return r;
 }
 
@@ -305,8 +337,9 @@ static CUresult context_asked(const struct gpc_route *on, struct gpc_completions
     return r;
 }
 
-/* The stream that was told to write may be another one than that which tells in the end, so who asks has
- * a place of his own. Behind a failure the first one stays taken: something may still be written there. */
+/* The stream that was told to write may be another one than that which tells in the end, and capture
+ * meanwhile, so who asks has a place of his own. The first one is free where nothing can be written
+ * there any more. */
 static CUresult context_signalled(const struct gpc_route *on, struct gpc_completions *c)
 {
     int place = place_take(on->session, c);
@@ -314,7 +347,8 @@ static CUresult context_signalled(const struct gpc_route *on, struct gpc_complet
     bool seen = place >= 0 && context_signal(on, c, place, &r);
     if (!seen)
         r = context_asked(on, c);
-    if (place >= 0 && (seen || r == CUDA_SUCCESS))
+    bool over = seen || (r == CUDA_SUCCESS && !gpc_capture_active());
+    if (place >= 0 && (over || is_written(&c->of[place])))
         place_give(c, place);
     return r;
 }
@@ -346,7 +380,8 @@ static bool download_asked(const struct gpc_route *on, struct gpc_completions *c
     *r = exchange(on, c, place, &p->request.dtoh.h, sizeof p->request.dtoh);
     if (*r == CUDA_SUCCESS)
         memcpy(to, bytes_of(c, place), bytes);
-    place_leave(on->session, c, place);
+    tell_once(on->session, p, *r);
+    place_end(on->session, c, place, *r);
     return *r != CUDA_ERROR_NOT_SUPPORTED;
 }
 
