@@ -14,18 +14,10 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "measure.h"
 
 enum { CALLS = 200, MOST_BATCHES = 2000 };
-
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        CUresult cu_result = (call);                                                               \
-        if (cu_result != CUDA_SUCCESS) {                                                           \
-            fprintf(stderr, "calls.c:%d: %s: CUDA error %d\n", __LINE__, #call, (int)cu_result);   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static const char nothing_ptx[] = ".version 7.0\n"
                                   ".target sm_70\n"
@@ -48,19 +40,6 @@ static uint64_t number;
 static int ordinary;
 
 enum { WRITTEN = 0, COPIED = 8, AWAITED = 16 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void figure(const char *name, const char *more, void (*call)(void), int count)
 {

@@ -11,25 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-static void check(CUresult r, const char *what)
-{
-    if (r == CUDA_SUCCESS)
-        return;
-    const char *name = NULL;
-    (void)cuGetErrorName(r, &name);
-    fprintf(stderr, "copies: %s: %s\n", what, name ? name : "unknown error");
-    exit(1);
-}
-#define CU(call) check(call, #call)
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+#include "measure.h"
 
 static void copy(bool up, CUdeviceptr device, void *host, size_t size)
 {

@@ -12,19 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { LAUNCHES = 200, WARM = 5, MOST = 64, PATIENCE_S = 90 };
+#include "measure.h"
 
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        CUresult cu_result = (call);                                                               \
-        if (cu_result != CUDA_SUCCESS) {                                                           \
-            fprintf(stderr, "crowd.c:%d: %s: CUDA error %d\n", __LINE__, #call, (int)cu_result);   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+enum { LAUNCHES = 200, WARM = 5, MOST = 64, PATIENCE_S = 90 };
 
 static const char nothing_ptx[] = ".version 7.0\n"
                                   ".target sm_70\n"
@@ -36,13 +28,6 @@ static const char nothing_ptx[] = ".version 7.0\n"
 
 static CUfunction nothing;
 static CUstream stream;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void prepare(void)
 {

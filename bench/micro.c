@@ -14,19 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        CUresult cu_result = (call);                                                               \
-        if (cu_result != CUDA_SUCCESS) {                                                           \
-            const char *cu_name = NULL;                                                            \
-            (void)cuGetErrorName(cu_result, &cu_name);                                             \
-            fprintf(stderr, "micro.c:%d: %s: %s\n", __LINE__, #call,                               \
-                    cu_name ? cu_name : "unknown error");                                          \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "measure.h"
 
 enum { MOST_BATCHES = 400 };
 
@@ -52,19 +41,6 @@ struct work {
     size_t size;
     void *host;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Seconds for one call: the median over batches of `count`. */
 static double measure(const struct work *work, int count)
