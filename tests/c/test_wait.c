@@ -9,27 +9,11 @@
 #include <string.h>
 
 #include "loop.h"
+#include "story.h"
 
 /* --- what every test begins and ends with ------------------------------------------- */
 
 static struct gpw_session session;
-
-/* What happened, a letter each. */
-static char story[256];
-
-static void tell(char letter)
-{
-    size_t length = strlen(story);
-    assert_true(length + 1 < sizeof story);
-    story[length] = letter;
-    story[length + 1] = '\0';
-}
-
-static void expect_story(const char *wanted)
-{
-    assert_string_equal(story, wanted);
-    story[0] = '\0';
-}
 
 static int begin(void **state)
 {

@@ -8,26 +8,10 @@
 #include <string.h>
 
 #include "handles.h"
+#include "story.h"
 #include "streams_driver.h"
 
 static struct gpw_session session;
-
-/* What happened, a letter each. */
-static char story[256];
-
-static void tell(char letter)
-{
-    size_t length = strlen(story);
-    assert_true(length + 1 < sizeof story);
-    story[length] = letter;
-    story[length + 1] = '\0';
-}
-
-static void expect_story(const char *wanted)
-{
-    assert_string_equal(story, wanted);
-    story[0] = '\0';
-}
 
 static int begin(void **state)
 {
