@@ -30,16 +30,14 @@ static unsigned run_part(CUmodule module, const char *kernel, CUdeviceptr out)
     return value;
 }
 
-/* Both parts use the one function, and the one variable that is weak. */
-static void linking_weak(void)
+/* Of two parts. */
+static CUmodule linked(char *one, char *two)
 {
-    static char parts[][1024] = {PART("one", "100"), PART("two", "200")};
+    char *parts[] = {one, two};
     CUlinkState state;
     CUmodule module;
-    CUdeviceptr out;
     void *image;
     size_t size;
-    OK(cuMemAlloc(&out, 4));
     OK(cuLinkCreate(0, NULL, NULL, &state));
     for (int i = 0; i < 2; i++)
         OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, parts[i], strlen(parts[i]) + 1, "part", 0, NULL,
@@ -47,6 +45,19 @@ static void linking_weak(void)
     OK(cuLinkComplete(state, &image, &size));
     OK(cuModuleLoadData(&module, image));
     OK(cuLinkDestroy(state));
+    return module;
+}
+
+/* Both parts use the one function, and the one variable that is weak. */
+static void linking_weak(void)
+{
+    static char parts[][1024] = {PART("one", "100"), PART("two", "200")};
+    CUlinkState state;
+    CUdeviceptr out;
+    void *image;
+    size_t size;
+    OK(cuMemAlloc(&out, 4));
+    CUmodule module = linked(parts[0], parts[1]);
     CHECK(run_part(module, "one", out) == 112);
     CHECK(run_part(module, "two", out) == 214);
     OK(cuModuleUnload(module));
@@ -70,19 +81,9 @@ static void linking_results(void)
              "  ret;\n}\n",
         HEAD ".visible .func stores(.param .b64 at)\n{\n  .reg .b64 %d<2>;\n"
              "  ld.param.b64 %d1, [at];\n  st.global.b32 [%d1], 9;\n  ret;\n}\n"};
-    CUlinkState state;
-    CUmodule module;
     CUdeviceptr out;
-    void *image;
-    size_t size;
     OK(cuMemAlloc(&out, 4));
-    OK(cuLinkCreate(0, NULL, NULL, &state));
-    for (int i = 0; i < 2; i++)
-        OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, parts[i], strlen(parts[i]) + 1, "part", 0, NULL,
-                         NULL));
-    OK(cuLinkComplete(state, &image, &size));
-    OK(cuModuleLoadData(&module, image));
-    OK(cuLinkDestroy(state));
+    CUmodule module = linked(parts[0], parts[1]);
     CHECK(run_part(module, "calls", out) == 9);
     OK(cuModuleUnload(module));
     OK(cuMemFree(out));
