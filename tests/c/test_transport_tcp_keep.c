@@ -33,11 +33,7 @@ static void take(struct ends *e, uint64_t n, size_t length, const void **message
 static void open_until_kept(struct ends *e, const char *scheme)
 {
     const void *message;
-    struct gp_error err = {.text = ""};
-    snprintf(listen_url, sizeof listen_url, "%s127.0.0.1:*", scheme);
-    tp = gp_transport_find(listen_url, getenv("GPUPOOL_PLUGIN_DIR"), &err);
-    if (!tp)
-        fail_msg("%s", err.text);
+    transport_use(scheme);
     ends_open(e);
     int64_t deadline = gp_deadline_us(PATIENCE_US);
     for (int rc = -EAGAIN; rc != 0; usleep(1000)) {

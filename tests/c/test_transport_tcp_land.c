@@ -76,11 +76,7 @@ static bool take(struct ends *e, struct field *f, uint64_t n)
 /* Before the lanes are in, nothing lands. */
 static void open_until_landed(struct ends *e, struct field *f, const char *scheme)
 {
-    struct gp_error err = {.text = ""};
-    snprintf(listen_url, sizeof listen_url, "%s127.0.0.1:*", scheme);
-    tp = gp_transport_find(listen_url, getenv("GPUPOOL_PLUGIN_DIR"), &err);
-    if (!tp)
-        fail_msg("%s", err.text);
+    transport_use(scheme);
     ends_open(e);
     tp->land(e->client, lands, f);
     int64_t deadline = gp_deadline_us(PATIENCE_US);

@@ -107,15 +107,6 @@ static void test_pieces_are_the_whole(void **state)
 
 /* --- two ends -------------------------------------------------------------------- */
 
-static void use(const char *scheme)
-{
-    struct gp_error err = {.text = ""};
-    snprintf(listen_url, sizeof listen_url, "%s127.0.0.1:*", scheme);
-    tp = gp_transport_find(listen_url, getenv("GPUPOOL_PLUGIN_DIR"), &err);
-    if (!tp)
-        fail_msg("%s", err.text);
-}
-
 /* This process's connections to the worker's port, the channel's own first. */
 static unsigned connections(const struct ends *e, int *fds, unsigned most)
 {
@@ -170,7 +161,7 @@ static void lanes_wait(struct ends *e, int *lanes, unsigned expected)
 
 static void lanes_open(struct ends *e, const char *scheme, int *lanes, unsigned expected)
 {
-    use(scheme);
+    transport_use(scheme);
     ends_open(e);
     lanes_wait(e, lanes, expected);
 }
@@ -363,7 +354,7 @@ static void test_the_less_of_two_settings(void **state)
     (void)state;
     struct ends e;
     int fds[STRIPE_LANES_MAX + 1];
-    use("plain://");
+    transport_use("plain://");
     setenv("GPUPOOL_LANES", "1", 1);
     ends_open(&e);
     usleep(50000);
@@ -381,7 +372,7 @@ static void test_the_less_of_two_settings(void **state)
     ends_close(&e);
     unsetenv("GPUPOOL_LANES");
     for (int i = 0; i < 40; i++) {
-        use(schemes[i % 2]);
+        transport_use(schemes[i % 2]);
         ends_open(&e);
         usleep((useconds_t)(i * 50));
         ends_close(&e);
@@ -392,7 +383,7 @@ static void test_settings_that_are_none(void **state)
 {
     (void)state;
     static const char *const wrong[] = {"0", "9", "-1", "4 ", "40", "many"};
-    use("plain://");
+    transport_use("plain://");
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct gp_listener *l;
         struct gp_channel *ch;

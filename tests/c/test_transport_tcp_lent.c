@@ -46,13 +46,9 @@ static void take_one(struct ends *e, uint64_t n)
 /* Until the lanes are in nothing is lent. */
 static void open_until_lent(struct ends *e, const char *scheme)
 {
-    struct gp_error err = {.text = ""};
     const void *message;
     size_t size;
-    snprintf(listen_url, sizeof listen_url, "%s127.0.0.1:*", scheme);
-    tp = gp_transport_find(listen_url, getenv("GPUPOOL_PLUGIN_DIR"), &err);
-    if (!tp)
-        fail_msg("%s", err.text);
+    transport_use(scheme);
     ends_open(e);
     int64_t deadline = gp_deadline_us(PATIENCE_US);
     while (tp->lent(e->client) == 0) {

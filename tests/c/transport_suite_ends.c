@@ -14,6 +14,15 @@
 
 #include "transport_suite_ends.h"
 
+void transport_use(const char *scheme)
+{
+    struct gp_error err = {.text = ""};
+    snprintf(listen_url, sizeof listen_url, "%s127.0.0.1:*", scheme);
+    tp = gp_transport_find(listen_url, getenv("GPUPOOL_PLUGIN_DIR"), &err);
+    if (!tp)
+        fail_msg("%s", err.text);
+}
+
 /* The byte at `i` of message `n`: tells a shifted or mixed message from a good one. */
 static unsigned char pattern(uint64_t n, size_t i)
 {

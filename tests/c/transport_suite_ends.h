@@ -24,6 +24,9 @@ extern const struct gp_transport *tp;
 extern char listen_url[128];
 extern char nobody_url[128];
 
+/* Have the transport of `scheme` under test, at a port of this host. */
+void transport_use(const char *scheme);
+
 /* Two connected ends in this process. */
 struct ends {
     struct gp_listener *listener;
