@@ -9,9 +9,9 @@
 struct gpc_call;
 
 /* Whether threads of this context may: no program that has asked to sleep. */
+bool gpc_spin_may(CUcontext context);
 /* Whether this thread looks for anything at all before it sleeps: lately its waits were short. */
 bool gpc_spin_likely(void);
-bool gpc_spin_may(CUcontext context);
 /* Until it is over, or the call (NULL: there is none) is answered, or the time is up; then the wait
  * ends otherwise, and gpc_spin_waited says how long it took in all. */
 bool gpc_spin(bool (*is_over)(const void *what), const void *what, const struct gpc_call *call);
