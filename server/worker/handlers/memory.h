@@ -25,10 +25,10 @@ void gpw_memory_context_ended(struct gpw_session *s, CUcontext context);
 CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, bool idle);
 /* Frees are numbered; those up to `number` that only wait for the GPU. */
 uint64_t gpw_memory_last_free(const struct gpw_session *s);
-bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number);
+bool gpw_memory_frees_under_way(struct gpw_session *s, uint64_t number);
 /* Whether who asks what is in use is put off until they are over, as CUDA's are when they return.
  * False at the last try: the GPU may wait for the client. */
-bool gpw_memory_must_wait(const struct gpw_session *s);
+bool gpw_memory_must_wait(struct gpw_session *s);
 
 /* Let one of the session's devices read and write what is and will be allocated on another. */
 CUresult gpw_memory_share(struct gpw_session *s, uint32_t ordinal, uint32_t peer);

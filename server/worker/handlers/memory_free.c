@@ -16,7 +16,11 @@ struct pending_free {
     CUcontext context; /* that was current */
     uint64_t number;
     uint64_t behind; /* the client wants to know, and hand it out again: its message; else 0 */
-    bool held_up;    /* by a capture, whose end comes as a message, or for want of memory */
+    enum {
+        UNDER_WAY,
+        CAPTURED, /* held up by a capture, whose end comes as a message */
+        STARVED,  /* held up by anything else, like want of memory */
+    } state;
     struct pending_free *next;
 };
 
@@ -25,17 +29,23 @@ uint64_t gpw_memory_last_free(const struct gpw_session *s)
     return s->memory->last_free;
 }
 
-bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number)
+/* Behind a capture's end a free is tried anew by itself. */
+static bool is_under_way(struct gpw_session *s, const struct pending_free *f)
+{
+    return f->state == UNDER_WAY || (f->state == CAPTURED && !gpw_users_capture(s));
+}
+
+bool gpw_memory_frees_under_way(struct gpw_session *s, uint64_t number)
 {
     for (const struct pending_free *f = s->memory->frees; f; f = f->next)
-        if (f->number <= number && !f->held_up)
+        if (f->number <= number && is_under_way(s, f))
             return true;
     return false;
 }
 
 /* The GPU may take its time, and what it waits for may come as a message: whoever needs
  * the memory that is being freed is put off, and asked once more when it has been. */
-bool gpw_memory_must_wait(const struct gpw_session *s)
+bool gpw_memory_must_wait(struct gpw_session *s)
 {
     return !s->last_try && gpw_memory_frees_under_way(s, UINT64_MAX);
 }
@@ -102,10 +112,10 @@ static void free_now(struct gpw_session *s, void *arg, CUresult result)
 static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
 {
     struct pending_free *f = (struct pending_free *)w;
-    f->held_up = false;
+    f->state = UNDER_WAY;
     if (gpw_after_users(s, f->window, free_now, f) == CUDA_SUCCESS) /* `f` may be gone then */
         return true;
-    f->held_up = true; /* the GPU may still use it */
+    f->state = gpw_users_capture(s) ? CAPTURED : STARVED; /* the GPU may still use it */
     return false;
 }
 

@@ -29,7 +29,7 @@ static void capture_look(struct gpw_session *s, uint64_t id, uint64_t real, void
                        status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-static bool captures(struct gpw_session *s)
+bool gpw_users_capture(struct gpw_session *s)
 {
     bool active = false;
     if (gpw_captures_any(s))
@@ -85,7 +85,7 @@ CUresult gpw_after_users(struct gpw_session *s, const struct gpw_window *w, gpw_
 {
     struct users *u = NULL;
     CUcontext before = NULL;
-    if (captures(s))
+    if (gpw_users_capture(s))
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (gpw_budget_take(s, GPW_USE_WAITS, sizeof *u) && !(u = calloc(1, sizeof *u)))
         gpw_budget_give(s, GPW_USE_WAITS, sizeof *u);

@@ -9,9 +9,11 @@
 
 struct gpw_window;
 
+/* Whether a stream captures: what it did before that cannot be waited for. */
+bool gpw_users_capture(struct gpw_session *s);
 /* As gpw_after_context, of every context that reaches the memory of this window; NULL: of all.
  * A context whose work an error has ended is not waited for. STREAM_CAPTURE_IMPLICIT: a stream
- * captures, and what it did before that cannot be waited for; OUT_OF_MEMORY. */
+ * captures; OUT_OF_MEMORY. */
 CUresult gpw_after_users(struct gpw_session *s, const struct gpw_window *w, gpw_done *done,
                          void *arg);
 
