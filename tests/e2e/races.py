@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from harness import PoolServer
@@ -44,18 +45,35 @@ def install(home: Path, ordinary: Path, sanitized: Path) -> None:
         shutil.copy2(sanitized / source, home / target)
 
 
-def reports(folder: Path) -> str:
-    return "\n".join(path.read_text(errors="replace") for path in sorted(folder.iterdir()))
+class Reports:
+    """What the sanitizer writes, a file for each process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: dict[Path, int] = {}
+
+    def new(self) -> str:
+        """What came since it was asked last: a report is told with the program that ran."""
+        found = []
+        for path in sorted(self.folder.iterdir()):
+            text = path.read_text(errors="replace")
+            found.append(text[self.told.get(path, 0) :])
+            self.told[path] = len(text)
+        return "\n".join(filter(None, found))
 
 
-def check(server: PoolServer, name: str, binary: Path, transport: str, log: Path) -> bool:
+def check(server: PoolServer, name: str, binary: Path, transport: str, reports: Reports) -> bool:
     command = [str(binary), *PROGRAMS[name]]
+    began = time.monotonic()
     result = server.run(command, transport, timeout=PATIENCE)
     server.sessions()  # its control thread answers, too
-    good = result.returncode == 0 and not reports(log)
-    print(f"{name} over {transport}: {'no report' if good else 'FAILED'}", flush=True)
+    report = reports.new()
+    good = result.returncode == 0 and not report
+    last = (result.stderr.strip() or result.stdout.strip()).rpartition("\n")[2]
+    outcome = "no report" if good else f"FAILED with exit code {result.returncode}: {last}"
+    print(f"{name} over {transport}, {time.monotonic() - began:.1f} s: {outcome}", flush=True)
     if not good:
-        print(f"{result.explain()}\n{reports(log)}")
+        print(f"{result.explain()}\n{report}", flush=True)
     return good
 
 
@@ -70,6 +88,7 @@ def main() -> int:
         install(home, wanted.home, wanted.build)
         os.environ["GPUPOOL_HOME"] = str(home)
         os.environ["TSAN_OPTIONS"] = f"log_path={log}/report suppressions={HERE / 'races.supp'}"
+        reports = Reports(log)
         toolchain = Toolchain(Path(folder) / "programs")
         binaries = {name: toolchain.driver_program(name, COMPILER) for name in PROGRAMS}
         # in a jail a worker would find neither the suppressions nor the folder of the reports
@@ -77,12 +96,12 @@ def main() -> int:
         try:
             server.start()
             runs = [(name, t) for name in PROGRAMS for t in ("shm", "tcp", "zmq")]
-            good = [check(server, name, binaries[name], t, log) for name, t in runs]
+            good = [check(server, name, binaries[name], t, reports) for name, t in runs]
         finally:
             server.close()
-        late = reports(log)  # of workers that ended after their program
-        if all(good) and late:
-            print(late)
+        late = reports.new()  # of workers that ended after their program
+        if late:
+            print(f"FAILED as the server ended\n{late}")
         return 0 if all(good) and not late else 1
 
 
