@@ -1,8 +1,8 @@
 """Run every check of the project and add up: the last line is ``N passed, M failed``.
 
-A stage that fails does not keep the next ones from running. Python standard
-library only. ``--only NAME`` runs one stage: c, python, e2e, chaos, sanitize,
-sanitize-build, threads, lint, figures, coverage, ray, alone (of e2e).
+What failed is named just before it. A stage that fails does not keep the next ones from
+running. Python standard library only. ``--only NAME`` runs one stage: c, python, e2e, chaos,
+sanitize, sanitize-build, threads, lint, figures, coverage, ray, alone (of e2e).
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from counts import Count, Row, failure, last_words, one, read_junit, read_rows, summary, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,34 +59,6 @@ THREADED = ("test_exec_threads", "test_handle_walk")
 MYPYPATH = "proto:bench:tests/e2e:tests/chaos:tests/demo:tests/gpu"
 
 
-@dataclass
-class Count:
-    """How many checks of one stage passed, failed and were skipped."""
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-
-    def add(self, other: Count) -> None:
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
-
-
-@dataclass(frozen=True)
-class Row:
-    """What a stage came to."""
-
-    name: str
-    count: Count
-    seconds: float
-
-    def __str__(self) -> str:
-        count = self.count
-        counts = f"{count.passed:6} passed {count.failed:4} failed {count.skipped:4} skipped"
-        return f"{self.name:16} {counts} {self.seconds:7.1f} s"
-
-
 @dataclass(frozen=True)
 class Place:
     """Where things are built."""
@@ -103,26 +77,21 @@ def run(command: Sequence[str | Path], **env: str) -> bool:
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, check=False).returncode == 0
 
 
-def one(passed: bool) -> Count:
-    """The count of a stage that is a single check."""
-    return Count(passed=int(passed), failed=int(not passed))
-
-
-def read_junit(path: Path, succeeded: bool) -> Count:
-    """Counts from a JUnit report. A run that failed without saying how is one failure."""
-    count = Count()
-    if path.is_file():
-        for case in ElementTree.parse(path).getroot().iter("testcase"):
-            outcomes = {child.tag for child in case}
-            if outcomes & {"failure", "error"} or case.get("status") == "fail":
-                count.failed += 1
-            elif "skipped" in outcomes or case.get("status") in ("disabled", "notrun"):
-                count.skipped += 1
-            else:
-                count.passed += 1
-    if not succeeded and not count.failed or count.passed + count.failed == 0:
-        count.failed += 1
-    return count
+def check(command: Sequence[str | Path], name: str = "", **env: str) -> Count:
+    """A command that is a check by itself; ``name`` stands for a long one. What it says is
+    shown when it is over."""
+    words = [str(word).removeprefix(f"{ROOT}/") for word in command]
+    name = name or " ".join(words)
+    print("+", name, flush=True)
+    with tempfile.TemporaryFile() as log:
+        to: dict[str, Any] = {"stdout": log, "stderr": log, "env": {**os.environ, **env}}
+        try:
+            code = subprocess.run(command, cwd=ROOT, check=False, **to).returncode
+        finally:  # also of one that hung until we were ended
+            log.seek(0)
+            said = log.read().decode(errors="replace")
+            print(said, end="", flush=True)
+    return one(code == 0, failure(f"{name}: exit code {code}", last_words(said)))
 
 
 def ctest(folder: Path, jobs: int, **env: str) -> Count:
@@ -206,7 +175,7 @@ def jails_sanitized(place: Place) -> Count:
 
 def stage_sanitize(place: Place) -> Count:
     if not build_sanitized(place):
-        return one(False)
+        return one(False, f"the build in {place.sanitize}")
     count = ctest(
         place.sanitize,
         place.jobs,
@@ -216,9 +185,9 @@ def stage_sanitize(place: Place) -> Count:
     count.add(jails_sanitized(place))
     fuzz = [sys.executable, ".ci/fuzz.py", "--build", str(place.sanitize)]
     fuzz += ["--jobs", str(place.jobs)]
-    count.add(one(run([*fuzz, "--replay"])))
+    count.add(check([*fuzz, "--replay"]))
     fuzz += ["--seconds", str(FUZZ_SECONDS), "--seed", str(FUZZ_SEED)]
-    count.add(one(run(fuzz)))
+    count.add(check(fuzz))
     return count
 
 
@@ -233,14 +202,14 @@ def build_threads(place: Place) -> bool:
 
 def stage_threads(place: Place) -> Count:
     """Programs of many threads under ThreadSanitizer."""
-    if not build_threads(place):
-        return one(False)
     built = place.build / "thread"
+    if not build_threads(place):
+        return one(False, f"the build in {built}")
     count = Count()
     for name in THREADED:
-        count.add(one(run([built / "tests" / "c" / name], TSAN_OPTIONS="halt_on_error=1")))
+        count.add(check([built / "tests" / "c" / name], TSAN_OPTIONS="halt_on_error=1"))
     command = [sys.executable, "tests/e2e/races.py", "--home", str(place.build / "stage")]
-    count.add(one(run([*command, "--build", str(built)])))
+    count.add(check([*command, "--build", str(built)]))
     return count
 
 
@@ -248,46 +217,45 @@ def stage_coverage(place: Place) -> Count:
     """proto/coverage.md must be what the spec says, and the reference can be made."""
     fresh = place.build / "coverage.md"
     command = [sys.executable, "-m", "gpgen", "--spec", "proto/spec", "--coverage", str(fresh)]
-    if not run(command, PYTHONPATH="proto", PYTHONDONTWRITEBYTECODE="1"):
-        return one(False)
-    same = run(["diff", "-u", "proto/coverage.md", fresh])
-    if not same:
+    made = check(command, PYTHONPATH="proto", PYTHONDONTWRITEBYTECODE="1")
+    if made.failed:
+        return made
+    count = check(["diff", "-u", "proto/coverage.md", fresh])
+    if count.failed:
         print(
             "proto/coverage.md is out of date; run: ",
             "PYTHONPATH=proto",
             *command[:-1],
             "proto/coverage.md",
         )
-    count = one(same)
-    count.add(one(run(["cmake", "--build", place.build, "--target", "gp_reference"])))
+    count.add(check(["cmake", "--build", place.build, "--target", "gp_reference"]))
     return count
 
 
-def clang_format() -> bool:
-    """Whether the C is as .clang-format has it; .clang-format-ignore says what is left out."""
+def clang_format() -> Count:
+    """The C is as .clang-format has it; .clang-format-ignore says what is left out."""
     folders = ("client_lib", "server", "proto", "tests", "bench")
     sources = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.[ch]"))
     program = Path(sys.executable).with_name("clang-format")
-    print("+", program, "--dry-run --Werror", *folders, flush=True)
-    command: list[str | Path] = [program, "--dry-run", "--Werror", *sources]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    options = ("--dry-run", "--Werror")
+    return check([program, *options, *sources], name=" ".join((program.name, *options, *folders)))
 
 
 def stage_lint(place: Place) -> Count:
-    count = one(run([sys.executable, "-m", "ruff", "check", "."]))
-    count.add(one(run([sys.executable, "-m", "ruff", "format", "--check", "."])))
-    count.add(one(clang_format()))
+    count = check([sys.executable, "-m", "ruff", "check", "."])
+    count.add(check([sys.executable, "-m", "ruff", "format", "--check", "."]))
+    count.add(clang_format())
     for folders in TYPED:
         present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
         if present:
             command = [sys.executable, "-m", "mypy", *present]
-            count.add(one(run(command, MYPYPATH=MYPYPATH)))
+            count.add(check(command, MYPYPATH=MYPYPATH))
     return count
 
 
 def stage_figures(place: Place) -> Count:
     """What the code is held to: no figure worse than its target."""
-    return one(run([sys.executable, ".ci/figures.py"]))
+    return check([sys.executable, ".ci/figures.py"])
 
 
 def stage_ray(place: Place) -> Count:
@@ -312,7 +280,7 @@ STAGES: dict[str, Callable[[Place], Count]] = {
     "alone": lambda place: pytest(place, "tests/e2e", "-m", "alone", name="alone"),
 }
 EXTRA: dict[str, Callable[[Place], Count]] = {
-    "sanitize-build": lambda place: one(build_sanitized(place)),
+    "sanitize-build": lambda place: one(build_sanitized(place), "the build"),
 }
 #: These run beside the others, a lane each: the first computes, and most of chaos is waiting.
 BESIDE = (("sanitize", "threads"), ("chaos", "ray", "lint", "figures", "coverage"))
@@ -340,27 +308,20 @@ class Beside:
     def rows(self) -> list[Row]:
         """Wait for it. Stages of which it tells nothing have failed."""
         self.process.wait()
-        print(self.log.read_text(encoding="utf-8", errors="replace"), flush=True)
+        said = self.log.read_text(encoding="utf-8", errors="replace")
+        print(said, flush=True)
         rows = read_rows(self.file)
         told = {row.name for row in rows}
-        return [*rows, *(Row(name, one(False), 0.0) for name in self.stages if name not in told)]
+        lost = one(
+            False, failure(f"the lane ended with {self.process.returncode}", last_words(said))
+        )
+        return [*rows, *(Row(name, lost, 0.0) for name in self.stages if name not in told)]
 
     def end(self) -> None:
         """Leave nothing behind, whatever ended us; its compilers are in its group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
             self.process.wait()
-
-
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    path.write_text(json.dumps([asdict(row) for row in rows]), encoding="utf-8")
-
-
-def read_rows(path: Path) -> list[Row]:
-    if not path.is_file():
-        return []
-    told = json.loads(path.read_text(encoding="utf-8"))
-    return [Row(row["name"], Count(**row["count"]), row["seconds"]) for row in told]
 
 
 def hear_signals() -> None:
@@ -412,12 +373,8 @@ def main() -> int:
     rows = run_stages(place, args.only) if args.only else run_all(place)
     if args.rows:
         write_rows(args.rows, rows)
-    total = Count()
-    for row in rows:
-        total.add(row.count)
-    print("==", *rows, sep="\n")
-    print(f"{total.passed} passed, {total.failed} failed")
-    return 1 if total.failed else 0
+    print(summary(rows))
+    return 1 if any(row.count.failed for row in rows) else 0
 
 
 if __name__ == "__main__":
