@@ -61,23 +61,27 @@ static const char *after_word(const char *line, const char *word)
     return line[length] ? line + length + 1 : line + length;
 }
 
+/* The worker's own thread goes on meanwhile: what it makes until the client has greeted, and does not
+ * change from then on, is told then. */
 static int status(const struct gpw_control *c, char *out, size_t size)
 {
+    const struct gpw_session *s = c->session;
     uint64_t sent, received;
     char host[256], budgets[768];
-    gpw_peers_bytes(c->session, &sent, &received);
-    gpw_budget_describe_uses(c->session, host, sizeof host);
-    gpw_budget_describe(c->session, budgets, sizeof budgets);
-    return snprintf(out, size,
-                    "{\"session\": \"%s\", \"pid\": %d, \"client_pid\": %u, \"program\": \"%s\", "
-                    "\"devices\": %u, \"memory_bytes\": %llu, \"calls\": %llu, "
-                    "\"peer_bytes_sent\": %llu, \"peer_bytes_received\": %llu, \"connected\": %s, "
-                    "\"host\": %s, \"budgets\": %s}\n",
-                    c->id, (int)getpid(), c->session->client_pid, c->session->program,
-                    c->session->device_count, (unsigned long long)gpw_memory_bytes(c->session),
-                    (unsigned long long)c->session->calls, (unsigned long long)sent,
-                    (unsigned long long)received, c->session->greeted ? "true" : "false", host,
-                    budgets);
+    bool greeted = __atomic_load_n(&s->greeted, __ATOMIC_ACQUIRE); /* with gpw_gp_hello */
+    gpw_peers_bytes(s, &sent, &received);
+    gpw_budget_describe_uses(s, host, sizeof host);
+    gpw_budget_describe(s, budgets, sizeof budgets);
+    return snprintf(
+        out, size,
+        "{\"session\": \"%s\", \"pid\": %d, \"client_pid\": %u, \"program\": \"%s\", "
+        "\"devices\": %u, \"memory_bytes\": %llu, \"calls\": %llu, "
+        "\"peer_bytes_sent\": %llu, \"peer_bytes_received\": %llu, \"connected\": %s, "
+        "\"host\": %s, \"budgets\": %s}\n",
+        c->id, (int)getpid(), greeted ? s->client_pid : 0, greeted ? s->program : "",
+        greeted ? s->device_count : 0, greeted ? (unsigned long long)gpw_memory_bytes(s) : 0,
+        (unsigned long long)__atomic_load_n(&s->calls, __ATOMIC_RELAXED), (unsigned long long)sent,
+        (unsigned long long)received, greeted ? "true" : "false", host, budgets);
 }
 
 /* A client's connection, and a pidfd of its process. */

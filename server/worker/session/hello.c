@@ -113,13 +113,14 @@ CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_newest, uint32_t wire
         return r;
     }
     s->index = session_index;
-    s->greeted = true;
-    gpw_tell(s, "joined");
     s->client_pid = client_pid;
     snprintf(s->program, sizeof s->program, "%s", program);
     for (char *c = s->program; *c; c++)
         if ((unsigned char)*c < 32 || *c == '"' || *c == '\\' || *c == 127)
             *c = '?'; /* it goes into logs and JSON */
+    /* pairs with the control thread, which tells of all that */
+    __atomic_store_n(&s->greeted, true, __ATOMIC_RELEASE);
+    gpw_tell(s, "joined");
     *wire = s->wire;
     memcpy(known, gp_operations, sizeof gp_operations);
     *n_known = sizeof gp_operations;

@@ -255,7 +255,7 @@ static bool take(struct gpw_session *s, int64_t timeout_us)
         return false;
     }
     const struct gp_header *h = message;
-    s->calls++;
+    __atomic_store_n(&s->calls, s->calls + 1, __ATOMIC_RELAXED); /* it is told meanwhile */
     if (size < sizeof *h || h->size != size)
         gpw_session_broken(s, "the size in the header is not the message's");
     else if (!s->greeted && h->op != GP_OP_gp_hello)

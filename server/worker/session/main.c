@@ -300,8 +300,6 @@ static int session_open(struct gpw_session *s, const struct options *o)
     s->strict_now = true; /* as a thread of CUDA's begins */
     gpw_strict(s, false);
     gpw_capture_watch_open(s);
-    for (unsigned i = 0; i < GPW_BUDGETS; i++)
-        gpw_budget_open(s, (enum gpw_budget)i, o->budgets[i]);
     s->handles = gpw_handles_new();
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
         if (!(s->scratch[i] = malloc(GP_CHUNK_MAX)))
@@ -405,6 +403,8 @@ static int serve(struct worker *w, const struct options *o)
         return usage("stdin does not have the secret, 32 or 96 hexadecimal digits");
     if (gpw_peers_open(s, &at) != 0 || gpw_ipc_open(s, o->session) != 0)
         return 1;
+    for (unsigned i = 0; i < GPW_BUDGETS; i++) /* of which the control thread tells */
+        gpw_budget_open(s, (enum gpw_budget)i, o->budgets[i]);
     if (gpw_control_open(s->control, o->control, o->control_fd, o->session, s) != 0 ||
         listeners_open(&w->listeners, o, s->control) != 0)
         return 1;

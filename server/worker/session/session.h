@@ -158,7 +158,7 @@ struct gpw_session {
     bool more_to_say; /* other waits are over, too: what is sent now may go with what they send */
     bool said_later;  /* and has not gone yet */
     unsigned event_waits; /* calls that wait for an event of the client's */
-    bool greeted;         /* gp_hello was right */
+    bool greeted;         /* gp_hello was right: set last of what it says, for the control thread */
     bool ended;           /* gp_goodbye, or broken */
     int32_t sticky;       /* a CUresult that every later call gives, 0 none */
     int32_t over; /* the same, of the driver's, when the present message's memory was asked for */
