@@ -7,11 +7,16 @@ soft GPU are the ordinary ones: Python, which opens them, is no sanitized progra
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness import PoolServer
@@ -37,12 +42,17 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "driver_managed_random": ("100", "9"),
 }
 PATIENCE = 240.0
+ASK_EVERY = 0.1
 
 
 def install(home: Path, ordinary: Path, sanitized: Path) -> None:
     shutil.copytree(ordinary, home, symlinks=True)
     for source, target in PARTS.items():
         shutil.copy2(sanitized / source, home / target)
+
+
+#: What a process that had reports ends with.
+_COUNT = re.compile(r"^ThreadSanitizer: reported \d+ warnings\n", re.MULTILINE)
 
 
 class Reports:
@@ -57,16 +67,34 @@ class Reports:
         found = []
         for path in sorted(self.folder.iterdir()):
             text = path.read_text(errors="replace")
-            found.append(text[self.told.get(path, 0) :])
+            found.append(_COUNT.sub("", text[self.told.get(path, 0) :]))
             self.told[path] = len(text)
         return "\n".join(filter(None, found))
+
+
+@contextlib.contextmanager
+def asked(server: PoolServer) -> Iterator[None]:
+    """Meanwhile somebody lists the sessions, which workers answer on a thread beside their own."""
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(ASK_EVERY):
+            server.sessions()
+
+    with ThreadPoolExecutor(1) as beside:
+        asking = beside.submit(ask)
+        try:
+            yield
+        finally:
+            over.set()
+        asking.result()
 
 
 def check(server: PoolServer, name: str, binary: Path, transport: str, reports: Reports) -> bool:
     command = [str(binary), *PROGRAMS[name]]
     began = time.monotonic()
-    result = server.run(command, transport, timeout=PATIENCE)
-    server.sessions()  # its control thread answers, too
+    with asked(server):
+        result = server.run(command, transport, timeout=PATIENCE)
     report = reports.new()
     good = result.returncode == 0 and not report
     last = (result.stderr.strip() or result.stdout.strip()).rpartition("\n")[2]
