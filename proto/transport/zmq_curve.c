@@ -188,9 +188,10 @@ static enum mechanism mechanism_ask(int fd, int64_t deadline)
         return LINK_SPEAKS_NOTHING;
     while (got < sizeof greeting) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        ssize_t n = -1;
-        if (poll(&p, 1, gp_deadline_left_ms(deadline, 1000)) > 0)
-            n = recv(fd, greeting + got, sizeof greeting - got, 0);
+        /* who has begun to greet may be busy: that is no greeting of another kind */
+        if (poll(&p, 1, gp_deadline_left_ms(deadline, 1000)) <= 0)
+            return LINK_SPEAKS_NOTHING;
+        ssize_t n = recv(fd, greeting + got, sizeof greeting - got, 0);
         if (n < 0 && got == 0)
             return LINK_SPEAKS_NOTHING;
         if (n <= 0)
