@@ -132,13 +132,14 @@ def test_a_graph_built_by_hand_costs_no_wait_a_node(
 def test_events_that_are_asked_for_once_cost_no_wait(
     toolchain: Toolchain, server: PoolServer, transport: str
 ) -> None:
-    """A program that asks for each of its new events is told of the next ones over a network."""
+    """A program that asks for each of its new events is told of the next ones over a network:
+    one wait for ten of them is its own."""
     if transport == "shm":
         pytest.skip("the GPU would write for each; the question is cheaper")
     binary = toolchain.driver_program("driver_polled")
     few = counted(server, transport, [str(binary), "fresh", "10"])
     many = counted(server, transport, [str(binary), "fresh", "210"])
-    assert waits(many) - waits(few) <= 10, many  # of those whose word is still on its way
+    assert waits(many) - waits(few) == 20, many
 
 
 def test_waiting_for_what_is_known_to_be_over_costs_no_wait(
@@ -159,8 +160,10 @@ def test_an_event_in_an_idle_stream_costs_no_wait(
     few = counted(server, transport, [str(binary), "idle", "10"])
     many = counted(server, transport, [str(binary), "idle", "310"])
     assert many["calls"]["cuEventRecord"]["count"] - few["calls"]["cuEventRecord"]["count"] == 300
-    assert waits(many) - waits(few) <= 10, many  # of the last event, while it is not over
-    assert many["messages_sent"] - few["messages_sent"] <= 10, many  # to the driver it is over
+    assert waits(many) == waits(few), many
+    # To the driver it is over. A wait sends twice where the GPU's word does not come in time.
+    twice = waits(many) if transport == "shm" else 0
+    assert many["messages_sent"] - few["messages_sent"] <= twice < 100, many
 
 
 def test_a_query_of_a_stream_that_was_waited_for_costs_no_wait(
@@ -182,7 +185,7 @@ def test_a_query_of_an_event_that_is_over_costs_no_wait(
     few = counted(server, transport, [str(binary), "count", "10"])
     many = counted(server, transport, [str(binary), "count", "1010"])
     assert many["calls"]["cuEventQuery"]["count"] - few["calls"]["cuEventQuery"]["count"] == 1000
-    assert waits(many) - waits(few) <= 10, many  # until its word has come
+    assert waits(many) == waits(few), many
 
 
 def test_what_the_gpu_ends_is_no_round_trip(

@@ -3,10 +3,12 @@
  * question for the worker each time.
  *
  *   driver_polled            what queries say
- *   driver_polled count N    N queries of events that are over; the waits are counted from outside
+ *   driver_polled count N    N queries of events that are over; the waits are counted from outside,
+ *                            so nothing is asked for here that may be over or not
  *   driver_polled awaited N  N records that are known to be over when they are waited for; likewise
  *   driver_polled idle N     N records in a stream that is idle, which are over at once; likewise
- *   driver_polled fresh N    N events that are made, recorded and asked for once; likewise
+ *   driver_polled fresh N    N events that are made, recorded and asked for once, ten by ten with a
+ *                            wait behind; likewise
  *   driver_polled streams N  N queries of streams that a wait has seen idle; likewise
  *   driver_polled fault      behind a kernel that faults
  *   driver_polled hold       behind work that never ends, until the worker is gone
@@ -218,8 +220,16 @@ static void threads(void)
 static void count(int queries)
 {
     CUevent events[EVENTS];
+    hold(stream, 7);
+    for (int i = 0; i < EVENTS; i++) {
+        CU(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+        CU(cuEventRecord(events[i], stream));
+    }
     for (int i = 0; i < EVENTS; i++)
-        events[i] = polled_event(stream);
+        CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(events[i]));
+    release(7);
+    CU(cuStreamSynchronize(stream));
+    CU(cuMemsetD32Async(words + 2048, 1, 1, stream)); /* else nothing has to be told */
     for (int i = 0; i < EVENTS; i++)
         CU(cuEventRecord(events[i], stream));
     CU(cuStreamSynchronize(stream));
@@ -276,16 +286,40 @@ static void idle(int records)
     CU(cuEventRecord(polled, other));
     CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(polled));
     CU(cuMemsetD32Async(words + 4 * 6, 1, 1, stream));
-    CU(poll_event(polled));
+    CU(cuStreamSynchronize(other)); /* who polls asks as often as it takes */
+    CU_GIVES(CUDA_SUCCESS, cuEventQuery(polled));
     CU(cuEventRecord(events[0], CU_STREAM_LEGACY)); /* idle, but nobody has said so */
+    CU(cuStreamSynchronize(CU_STREAM_LEGACY));
     CU(cuEventSynchronize(events[0]));
     idle_behind_capture(events[1]);
 }
 
-/* As who keeps memory until a copy of it is through. */
+/* As who keeps memory until a copy of it is through. Held, as an event of which the worker speaks
+ * while it is made is told or asked for, by chance. */
+static void fresh_ten(unsigned turn)
+{
+    CU(cuStreamWaitValue32(stream, words + 4 * 8, turn, CU_STREAM_WAIT_VALUE_GEQ));
+    for (int i = 0; i < 10; i++) {
+        CUevent event;
+        CU(cuEventCreate(&event, i % 2 ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
+        CU(cuEventRecord(event, stream));
+        CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+        CU(cuEventDestroy(event));
+    }
+    CU(cuMemsetD32Async(words + 4 * 8, turn, 1, other));
+    CU(cuStreamSynchronize(stream));
+}
+
 static void fresh(int events)
 {
-    for (int i = 0; i < events; i++) {
+    for (int turn = 1; turn <= events / 10; turn++)
+        fresh_ten((unsigned)turn);
+}
+
+/* While nothing holds them. */
+static void fresh_free(void)
+{
+    for (int i = 0; i < MANY; i++) {
         CUevent event;
         CUresult r;
         CU(cuEventCreate(&event, i % 2 ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
@@ -364,6 +398,7 @@ int main(int argc, char **argv)
         idle(ROUNDS);
         not_over();
         many();
+        fresh_free();
         graphs();
         threads();
         contexts();
