@@ -104,6 +104,7 @@ DRIVER_PROGRAMS = (
     Program("driver_textures", "driver_textures", driver=True),
     Program("driver_events", "driver_events", driver=True),
     Program("driver_polled", "driver_polled", driver=True),
+    Program("uploads_behind_legacy", "uploads", driver=True, arguments=("3", "legacy")),
     Program("driver_polled_fault", "driver_polled", driver=True, arguments=("fault",)),
     Program("driver_waits", "driver_waits", driver=True),
     Program("driver_waits_fault", "driver_waits", driver=True, arguments=("fault",)),

@@ -2,10 +2,13 @@
  * As frameworks bring their data: copies from pageable memory, each waited for, then work on
  * another stream that needs the bytes, and a result that is read.
  *
- *   uploads STEPS default|stream|shared
+ *   uploads STEPS default|stream|shared    the waits are counted from outside
+ *   uploads STEPS legacy                   behind a legacy stream that is busy, by chance longer or
+ *                                          shorter than the program takes to ask
  *
  * What a synchronize promises must hold: work that is sent behind it, on any stream, finds the
- * bytes; and another process, where the memory is shared. On a blocking stream the legacy one may still be busy; nothing may hang then.
+ * bytes; and another process, where the memory is shared. On a blocking stream the legacy one may
+ * still be busy; nothing may hang then.
  */
 #include "driver.h"
 
@@ -53,9 +56,9 @@ static void CUDA_CB wait_a_little(void *unused)
 }
 
 /* The legacy stream stands at a host function, whose end is a message behind the fence. */
-static void behind_the_legacy_stream(void)
+static void behind_the_legacy_stream(int steps)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < steps; i++) {
         CU(cuStreamSynchronize(blocking));
         CU(cuLaunchHostFunc(NULL, wait_a_little, NULL));
         CU(cuMemcpyHtoDAsync(labels, host_labels, LABELS, blocking));
@@ -67,7 +70,7 @@ static void behind_the_legacy_stream(void)
 int main(int argc, char **argv)
 {
     CUipcMemHandle handle;
-    REQUIRE(argc == 3, "usage: uploads STEPS default|stream|shared");
+    REQUIRE(argc == 3, "usage: uploads STEPS default|stream|shared|legacy");
     driver_start();
     if (strcmp(argv[2], "default") != 0)
         CU(cuStreamCreate(&copies, CU_STREAM_NON_BLOCKING));
@@ -81,9 +84,12 @@ int main(int argc, char **argv)
     host_batch = check_alloc(BATCH);
     host_labels = check_alloc(LABELS);
     CU(cuStreamSynchronize(copies));
-    for (int i = 0, n = atoi(argv[1]); i < n; i++)
-        step(i);
-    behind_the_legacy_stream();
+    int steps = atoi(argv[1]);
+    if (strcmp(argv[2], "legacy") == 0)
+        behind_the_legacy_stream(steps);
+    else
+        for (int i = 0; i < steps; i++)
+            step(i);
     driver_stop();
     return finish("uploads");
 }
