@@ -5,7 +5,27 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+from collections import deque
 from pathlib import Path
+
+#: Of each port that is a test's a datagram socket has the number, which no server of ours takes:
+#: so tests that run beside this one see it, also before its server is there and while it is down.
+_kept: deque[socket.socket] = deque()
+#: The servers of so many ports may still be started again.
+_MOST_KEPT = 100
+
+
+def _keep(port: int) -> bool:
+    mark = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        mark.bind(("127.0.0.1", port))
+    except OSError:
+        mark.close()
+        return False
+    _kept.append(mark)
+    if len(_kept) > _MOST_KEPT:
+        _kept.popleft().close()
+    return True
 
 
 def free_port() -> int:
@@ -19,5 +39,6 @@ def free_port() -> int:
     for port in random.SystemRandom().sample(range(10_000, first), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            if _keep(port):
+                return port
     raise AssertionError(f"no port from 10000 to {first - 1} is free")
