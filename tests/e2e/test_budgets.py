@@ -98,9 +98,9 @@ def test_pinned_memory(scene: Scene) -> None:
     assert tell(attacker, "work") == "works" and tell(attacker, "free") == "freed"
     wait_until(lambda: scene.budgets("blue")["pinned_memory"]["used"] == ARENA, "it was given back")
     assert tell(attacker, "pinned 1 4096") == "has 1, CUDA_SUCCESS"
-    log = scene.server.log.read_text()
-    assert "of the 80 MiB of pinned memory that it may have" in log
-    assert log.count("session-pinned-memory") == 1, "one line, however often"
+    log, said = scene.server.log, "of the 80 MiB of pinned memory that it may have"
+    wait_until(lambda: said in log.read_text(), "it was said")  # by the worker, to the server
+    assert log.read_text().count("session-pinned-memory") == 1, "one line, however often"
     end(attacker)
 
 

@@ -16,6 +16,7 @@ from gpupool_manager.attempts import MOST_ADDRESSES, Attempts
 from gpupool_manager.connections import RESERVED
 from gpupool_manager.ids import Ids
 from gpupool_manager.tokens import new_secret
+from harness import wait_until
 from manager_rest import bearer
 from manager_world import Clock
 from pool_process import Manager
@@ -76,13 +77,15 @@ def test_descriptors_that_are_gone_come_back(manager: Manager) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
     with connect(manager) as waiting:
         waiting.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_until(
+            lambda: "connections cannot be accepted" in manager.log.read_text(), "it was said"
+        )
         waiting.settimeout(0.5)
         with pytest.raises(TimeoutError):
             waiting.recv(1)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         waiting.settimeout(PATIENCE)
         assert waiting.recv(12) == b"HTTP/1.1 200"
-    assert "connections cannot be accepted" in manager.log.read_text()
     assert health(manager) == 200
 
 
