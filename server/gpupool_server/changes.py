@@ -157,7 +157,9 @@ def set_promise(gpu: Gpu, group: Group, promise: Promise, force: bool) -> None:
         _write(gpu, group.tenant, group.name)
     except Refusal as error:
         forced = force and isinstance(error, InUse)
-        gpu.claims[group.name] = dataclasses.replace(new, forced=True) if forced else old
+        before = old.before if old.forced else old.memory
+        less = dataclasses.replace(new, forced=True, before=before)
+        gpu.claims[group.name] = less if forced else old
         gpu.share_slices()
         gpu.write_grants(group.tenant)
         raise

@@ -76,6 +76,8 @@ class Claim:
     pooled: bool = False
     #: More memory was in use than it has now: what is in use stays, and nothing comes to it.
     forced: bool = False
+    #: The memory that a forced one had before, likewise.
+    before: int = 0
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Claim:
@@ -84,7 +86,8 @@ class Claim:
             claim = cls(**raw)
         except TypeError as error:
             raise ValueError(str(error)) from None
-        numbers = (claim.memory, claim.weight, claim.share or 1, claim.ceiling or 1)
+        parts = (claim.share or 1, claim.ceiling or 1)
+        numbers = (claim.memory, claim.before, claim.weight, *parts)
         if not all(isinstance(number, int) and 0 <= number <= 1 << 50 for number in numbers):
             raise ValueError("a claim holds a number that cannot be")
         return claim

@@ -79,6 +79,8 @@ class SeenTenant:
     beside: bool = False
     #: Its limit was made less than it had in use, which it keeps.
     forced: bool = False
+    #: The limit before that, in bytes; 0: there was none, or it is not known.
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,8 @@ class Kept:
         if not tenant.forced:
             return tenant.limit
         charged = sum(worker.charged for worker in now.of(name))
-        return max(tenant.limit, min(charged, self._before.get(name, UNLIMITED)))
+        before = self._before.get(name, tenant.before or UNLIMITED)
+        return max(tenant.limit, min(charged, before))
 
 
 @dataclass(frozen=True)

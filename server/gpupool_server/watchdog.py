@@ -248,4 +248,5 @@ def _tenant(account: Account, claims: Mapping[str, Claim]) -> SeenTenant:
         waited_ns=account.waited_ns,
         beside=account.high_priority,
         forced=claim is not None and claim.forced,
+        before=claim.before if claim is not None else 0,
     )

@@ -10,7 +10,7 @@ import structlog
 
 from gpupool_common.node_protocol import GrantChange
 from gpupool_server.board import Grant, Member
-from gpupool_server.claims import LimitsRequest
+from gpupool_server.claims import Claim, LimitsRequest
 from lease_token_harness import GPUS, MIB, NOW, Node, grant, issued
 from server_harness import MakeOffice, accepted, eventually
 from test_lease_claims import restarted
@@ -25,6 +25,10 @@ def _plain_logs() -> Iterator[None]:
 
 def on_board(node: Node, index: int = 0) -> Grant:
     return node.office.boards.of(index).grants["red/lease-1"]
+
+
+def claim_of(node: Node) -> Claim:
+    return next(iter(node.office.gpus)).claims["red/lease-1"]
 
 
 def use(node: Node, mib: int, index: int = 0) -> None:
@@ -106,6 +110,9 @@ async def test_forced_it_holds_for_what_is_new(
     ((_, _, reason, refused),) = said(node)
     assert (refused, "has 48MiB in use" in reason) == (False, True)
     assert (on_board(node).memory, on_board(node).forced) == (32 * MIB, True)
+    node.apply(grant(memory_bytes=16 * MIB, number=3, force=True))
+    assert claim_of(node).before == 64 * MIB  # what it may keep
+    node.apply(grant(memory_bytes=32 * MIB, number=2, force=True))
     use(node, 32)
     await eventually(lambda: heard != [])
     assert said(node) == [(GPUS[0], 2, "", False)]

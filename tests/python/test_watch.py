@@ -85,7 +85,8 @@ def test_memory_beyond_the_grant(
 def forced(held: int, charged: int, limit: int, at: float) -> Look:
     """The tenant's limit was made less than it has in use."""
     look = looked([held], [charged], limit, at)
-    return replace(look, tenants={**look.tenants, "red": SeenTenant(limit, forced=True)})
+    red = SeenTenant(limit, forced=True, before=64 * MIB)
+    return replace(look, tenants={**look.tenants, "red": red})
 
 
 def test_what_was_in_use_when_a_limit_was_made_less_stays() -> None:
@@ -105,6 +106,8 @@ def test_a_workers_word_gets_it_no_more_than_the_limit_before() -> None:
     watched = history()
     assert after(watched, looked([50 * MIB], limit=64 * MIB), 3) == []
     assert after(watched, forced(90 * MIB, 90 * MIB, 20 * MIB, 1), 20) != []
+    known_from_before = history()  # of a server that was started again
+    assert after(known_from_before, forced(90 * MIB, 90 * MIB, 20 * MIB, 0), 20) != []
 
 
 def test_memory_that_lasts_ends_the_one_that_hides_it() -> None:
