@@ -113,6 +113,7 @@ DRIVER_PROGRAMS = (
     Program("driver_reset", "driver_reset", driver=True),
     Program("driver_held", "driver_held", driver=True),
     Program("driver_reuse", "driver_reuse", driver=True),
+    Program("driver_freed", "driver_freed", driver=True),
     Program("driver_forks", "driver_forks", driver=True),
     Program("driver_context_memory", "driver_context_memory", driver=True),
     Program("driver_contextless", "driver_contextless", driver=True),

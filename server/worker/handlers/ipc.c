@@ -141,7 +141,7 @@ CUresult gpw_gp_ipc_unmap(struct gpw_session *s, CUdeviceptr dptr, uint32_t *lef
     *u = (struct unmapping){window->allocator, one->mapped_at};
     one->mapped_at = 0;
     bool before = gpw_strict(s, false);
-    if (gpw_after_users(s, window, unused, u) != CUDA_SUCCESS)
+    if (gpw_after_users(s, window, false, unused, u) != CUDA_SUCCESS)
         unused(s, u, CUDA_SUCCESS); /* a capture, or no memory */
     gpw_strict(s, before);
     return CUDA_SUCCESS;

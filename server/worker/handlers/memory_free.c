@@ -13,6 +13,7 @@ struct pending_free {
     struct gpw_wait wait; /* while a capture keeps us from asking */
     struct gpw_window *window;
     CUdeviceptr address;
+    bool of_pool;      /* one of the driver's */
     CUcontext context; /* that was current */
     uint64_t number;
     uint64_t behind; /* the client wants to know, and hand it out again: its message; else 0 */
@@ -108,12 +109,14 @@ static void free_now(struct gpw_session *s, void *arg, CUresult result)
         gpw_when_none_blocked(s, give_back, arg);
 }
 
-/* True once it is under way. */
+/* True once it is under way. A pool's memory CUDA frees at once, and takes it that nobody uses it any
+ * more: who asks the pool then sees it, so what streams that capture did before is not waited for. */
 static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
 {
     struct pending_free *f = (struct pending_free *)w;
     f->state = UNDER_WAY;
-    if (gpw_after_users(s, f->window, free_now, f) == CUDA_SUCCESS) /* `f` may be gone then */
+    CUresult r = gpw_after_users(s, f->window, f->of_pool, free_now, f);
+    if (r == CUDA_SUCCESS) /* `f` may be gone then */
         return true;
     f->state = gpw_users_capture(s) ? CAPTURED : STARVED; /* the GPU may still use it */
     return false;
@@ -164,8 +167,10 @@ CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, boo
         return CUDA_ERROR_INVALID_VALUE;
     if (w && keep && idle && gpw_allocator_keep(w->allocator, dptr, s->at_message))
         return free_idle(s, w, dptr);
-    return free_later(s, &(struct pending_free){
-                             .window = w, .address = dptr, .behind = keep ? s->at_message : 0});
+    return free_later(s, &(struct pending_free){.window = w,
+                                                .address = dptr,
+                                                .of_pool = !w && !gpw_graph_memory_begins(s, dptr),
+                                                .behind = keep ? s->at_message : 0});
 }
 
 CUresult gpw_gp_memory_take(struct gpw_session *s, CUdeviceptr dptr, size_t bytesize)

@@ -14,6 +14,7 @@
 /* Several contexts, one answer. */
 struct users {
     const struct gpw_window *window;
+    bool past_captures;
     gpw_done *done;
     void *arg;
     unsigned left;   /* contexts that are waited for, and one while they are asked */
@@ -75,23 +76,25 @@ static void user_wait(struct gpw_session *s, uint64_t id, uint64_t real, void *a
         return;
     u->left++;
     CUresult r = gpw_after_context(s, user_over, u);
-    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || r == CUDA_ERROR_OUT_OF_MEMORY)
+    bool unknown = r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && !u->past_captures;
+    if (unknown || r == CUDA_ERROR_OUT_OF_MEMORY)
         u->refused = r; /* it may be at work */
     u->left -= r != CUDA_SUCCESS;
 }
 
-CUresult gpw_after_users(struct gpw_session *s, const struct gpw_window *w, gpw_done *done,
-                         void *arg)
+CUresult gpw_after_users(struct gpw_session *s, const struct gpw_window *w, bool past_captures,
+                         gpw_done *done, void *arg)
 {
     struct users *u = NULL;
     CUcontext before = NULL;
-    if (gpw_users_capture(s))
+    if (!past_captures && gpw_users_capture(s))
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (gpw_budget_take(s, GPW_USE_WAITS, sizeof *u) && !(u = calloc(1, sizeof *u)))
         gpw_budget_give(s, GPW_USE_WAITS, sizeof *u);
     if (!u)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *u = (struct users){.window = w, .done = done, .arg = arg, .left = 1};
+    *u = (struct users){
+        .window = w, .past_captures = past_captures, .done = done, .arg = arg, .left = 1};
     s->driver->cuCtxGetCurrent(&before);
     gpw_handle_each(s, GP_HANDLE_CONTEXT, user_wait, u);
     s->driver->cuCtxSetCurrent(before);

@@ -213,19 +213,16 @@ static void ask_about(struct worker *w)
 
 /* --- pools -------------------------------------------------------------------------------- */
 
-/* What is allocated from it is in use, and what is in use is reserved. While anybody captures, what
- * cuMemFree has given back may still count, and end to between the questions (docs/limits.md). */
+/* What is allocated from it is in use, and what is in use is reserved. */
 static void ask_pool(struct worker *w)
 {
     cuuint64_t used = 0, reserved = 0, own = 0;
     wait_all(w);
-    pthread_rwlock_wrlock(&captures);
     for (unsigned i = 0; i < DEVICE_BUFFERS; i++)
         if (w->device[i].device && w->device[i].pool == w->pool)
             own += w->device[i].bytes;
     CU(cuMemPoolGetAttribute(w->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
     CU(cuMemPoolGetAttribute(w->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
-    pthread_rwlock_unlock(&captures);
     REQUIRE(own <= used && used <= reserved,
             "thread %u: %llu bytes from a pool of which %llu are in use and %llu reserved",
             w->number, (unsigned long long)own, (unsigned long long)used,

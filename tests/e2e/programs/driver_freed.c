@@ -1,0 +1,55 @@
+/* What a program has freed is free: whoever asks when it knows that the free is over sees it. */
+#include "driver.h"
+
+#define BYTES ((size_t)8 << 20)
+
+static CUmemoryPool pool_of(CUmemAllocationHandleType handles)
+{
+    CUmemoryPool pool;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .handleTypes = handles,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, driver_device}};
+    CU(cuMemPoolCreate(&pool, &props));
+    return pool;
+}
+
+static cuuint64_t used(CUmemoryPool pool)
+{
+    cuuint64_t bytes = 0;
+    CU(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes));
+    return bytes;
+}
+
+/* By a thread to which no capture forbids it. A pool's memory was in use until the capture had ended:
+ * of two questions in a row the second said less. */
+static void beside_a_capture(unsigned flags)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUmemoryPool pool = pool_of(CU_MEM_HANDLE_TYPE_NONE);
+    CUstream stream;
+    CUdeviceptr values;
+    CUgraph graph;
+
+    CU(cuStreamCreate(&stream, flags));
+    CU(cuMemAllocFromPoolAsync(&values, BYTES, pool, stream));
+    CU(cuStreamSynchronize(stream));
+    CU(cuThreadExchangeStreamCaptureMode(&mode));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(used(pool) >= BYTES, "%llu bytes are in use", (unsigned long long)used(pool));
+    CU(cuMemFree(values));
+    EXPECT(used(pool) == 0, "%llu bytes are still in use", (unsigned long long)used(pool));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuThreadExchangeStreamCaptureMode(&mode));
+    CU(cuGraphDestroy(graph));
+    CU(cuStreamDestroy(stream));
+    CU(cuMemPoolDestroy(pool));
+}
+
+int main(void)
+{
+    driver_start();
+    beside_a_capture(CU_STREAM_DEFAULT);
+    beside_a_capture(CU_STREAM_NON_BLOCKING);
+    driver_stop();
+    return finish("driver_freed");
+}
