@@ -230,9 +230,15 @@ struct free_later {
 static void free_now(struct gpw_session *s, void *arg, CUresult result)
 {
     struct free_later *f = arg;
-    (void)s, (void)result;
+    (void)result;
+    s->memory->ordered_frees--;
     gpw_allocator_give(f->allocator, f->address);
     free(f);
+}
+
+bool gpw_pool_frees(const struct gpw_session *s)
+{
+    return s->memory->ordered_frees > 0;
 }
 
 CUresult gpw_cuMemFreeAsync(struct gpw_session *s, CUdeviceptr dptr, CUstream hStream)
@@ -248,9 +254,12 @@ CUresult gpw_cuMemFreeAsync(struct gpw_session *s, CUdeviceptr dptr, CUstream hS
         if (!f)
             return CUDA_ERROR_OUT_OF_MEMORY;
         *f = (struct free_later){w->allocator, dptr};
+        s->memory->ordered_frees++;
         CUresult r = gpw_after_stream(s, hStream, free_now, f);
-        if (r != CUDA_SUCCESS)
+        if (r != CUDA_SUCCESS) {
+            s->memory->ordered_frees--;
             free(f);
+        }
         return r;
     }
     return s->driver->cuMemFreeAsync(dptr, hStream);

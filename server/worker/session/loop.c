@@ -19,6 +19,7 @@
 #include "monotonic.h"
 #include "peer.h"
 #include "place.h"
+#include "pool.h"
 #include "staging.h"
 
 /* How long to sleep in recv while the GPU works: a twentieth of the time waited
@@ -214,10 +215,18 @@ static void handle(struct gpw_session *s, const struct gp_header *h, const struc
     s->transport->release(s->channel);
 }
 
+/* Who waited for a free in a stream's order may know by the GPU that it is over, before we have looked. */
+static void give_back_first(struct gpw_session *s, const struct gp_header *h)
+{
+    if (gp_op_info(h->op)->tidies && gpw_pool_frees(s))
+        gpw_waits_poll(s);
+}
+
 /* In the context that the message names. False: it has to wait at the gate. */
 static bool pass(struct gpw_session *s, const struct gp_header *h)
 {
     struct gpw_place place;
+    give_back_first(s, h);
     gpw_place_enter(s, h, &place);
     bool admitted = admit(s, h, &place);
     gpw_capture_watch_op(s, "the admission of", h);

@@ -2,6 +2,7 @@
 #include "driver.h"
 
 #define BYTES ((size_t)8 << 20)
+#define ROUNDS 60
 
 static CUmemoryPool pool_of(CUmemAllocationHandleType handles)
 {
@@ -45,11 +46,55 @@ static void beside_a_capture(unsigned flags)
     CU(cuMemPoolDestroy(pool));
 }
 
+static size_t left(void)
+{
+    size_t bytes, total;
+    CU(cuMemGetInfo(&bytes, &total));
+    return bytes;
+}
+
+static void poll(CUevent event)
+{
+    CUresult r;
+    while ((r = cuEventQuery(event)) == CUDA_ERROR_NOT_READY)
+        ;
+    CU(r);
+}
+
+/* Memory that may be other processes' as well the worker frees itself, and the GPU tells the program
+ * first that the stream has come by. */
+static void in_order(void)
+{
+    CUmemoryPool pool = pool_of(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUstream stream;
+    CUdeviceptr values;
+    CUevent event;
+
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < ROUNDS; i++) {
+        size_t before = left();
+        CU(cuMemAllocFromPoolAsync(&values, BYTES, pool, stream));
+        CU(cuMemsetD8Async(values, 1, (size_t)i << 14, stream));
+        CU(cuMemFreeAsync(values, stream));
+        CU(cuEventRecord(event, stream));
+        poll(event);
+        if (driver_is_native()) /* which keeps it until somebody synchronizes */
+            CU(cuMemPoolTrimTo(pool, 0));
+        size_t now = left();
+        EXPECT(now >= before, "round %d: %zu bytes were free, and %zu are", i, before, now);
+    }
+    CU(cuEventDestroy(event));
+    CU(cuStreamDestroy(stream));
+    CU(cuMemPoolDestroy(pool));
+}
+
 int main(void)
 {
     driver_start();
     beside_a_capture(CU_STREAM_DEFAULT);
     beside_a_capture(CU_STREAM_NON_BLOCKING);
+    in_order();
     driver_stop();
     return finish("driver_freed");
 }
