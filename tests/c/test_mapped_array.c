@@ -141,6 +141,7 @@ static int end(void **state)
     for (here.dead = 1; here.dead <= 2; here.dead++)
         gpw_mapped_arrays_forget(&session);
     assert_null(of_session.mapped_parts);
+    assert_int_equal(of_session.ordered_frees, 0);
     for (int i = 0; i < MEMORIES; i++)
         assert_int_equal(memory[i].references, 0);
     assert_int_equal(gpw_budget_used(&session, GPW_BUDGET_HOST_MEMORY), 0);
@@ -156,6 +157,7 @@ static void test_memory_goes_when_the_stream_has_passed(void **state)
     here.held = true;
     assert_int_equal(map(box(0, 0, 4, 4), NULL), CUDA_SUCCESS);
     assert_int_equal(memory[0].references, 1);
+    assert_int_equal(of_session.ordered_frees, 1); /* who asks what is free has it looked for */
     come_on(&session);
     assert_int_equal(memory[0].references, 0);
 }

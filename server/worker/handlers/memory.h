@@ -26,6 +26,9 @@ CUresult gpw_memory_free(struct gpw_session *s, CUdeviceptr dptr, bool keep, boo
 /* Frees are numbered; those up to `number` that only wait for the GPU. */
 uint64_t gpw_memory_last_free(const struct gpw_session *s);
 bool gpw_memory_frees_under_way(struct gpw_session *s, uint64_t number);
+/* Whether memory that was freed in a stream's order is still to be given back when we see that the
+ * stream has come by. */
+bool gpw_memory_frees_in_order(const struct gpw_session *s);
 /* Whether who asks what is in use is put off until they are over, as CUDA's are when they return.
  * False at the last try: the GPU may wait for the client. */
 bool gpw_memory_must_wait(struct gpw_session *s);

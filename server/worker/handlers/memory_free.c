@@ -44,6 +44,11 @@ bool gpw_memory_frees_under_way(struct gpw_session *s, uint64_t number)
     return false;
 }
 
+bool gpw_memory_frees_in_order(const struct gpw_session *s)
+{
+    return s->memory->ordered_frees > 0;
+}
+
 /* The GPU may take its time, and what it waits for may come as a message: whoever needs
  * the memory that is being freed is put off, and asked once more when it has been. */
 bool gpw_memory_must_wait(struct gpw_session *s)

@@ -40,7 +40,7 @@ struct gpw_memory {
     struct gpw_window windows[GP_DEVICES_MAX];
     struct pending_free *frees; /* under way; memory.c */
     uint64_t last_free;
-    unsigned ordered_frees; /* in a stream's order, of our allocator's memory; pool.c */
+    unsigned ordered_frees; /* in streams' order: of our allocator's memory, and of arrays' */
     struct gpw_pinned *pinned;
     struct gp_share arena;
     bool arena_open, arena_registered;

@@ -236,11 +236,6 @@ static void free_now(struct gpw_session *s, void *arg, CUresult result)
     free(f);
 }
 
-bool gpw_pool_frees(const struct gpw_session *s)
-{
-    return s->memory->ordered_frees > 0;
-}
-
 CUresult gpw_cuMemFreeAsync(struct gpw_session *s, CUdeviceptr dptr, CUstream hStream)
 {
     for (uint32_t i = 0; i < s->device_count; i++) {

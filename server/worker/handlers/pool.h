@@ -11,9 +11,6 @@ void gpw_pools_count(struct gpw_session *s);
 /* Memory in the stream's order, of a pool or of the device's own (NULL). */
 CUresult gpw_pool_alloc(struct gpw_session *s, CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                         CUstream stream);
-/* Whether memory that was freed in a stream's order is still to be given back when we see that the
- * stream has come by. */
-bool gpw_pool_frees(const struct gpw_session *s);
 /* A pool that was made for it, as other processes have it; and theirs, from which nothing is
  * allocated here: its memory is mapped by names of its own (handlers/ipc.c). */
 struct gpw_shareable;

@@ -138,6 +138,7 @@ static void passed(struct gpw_session *s, void *arg, CUresult result)
 {
     struct passing *p = arg;
     (void)result;
+    s->memory->ordered_frees--;
     parts_drop(s, p->parts);
     free(p);
 }
@@ -205,7 +206,9 @@ CUresult gpw_mapped_arrays_change(struct gpw_session *s, const struct gpw_array_
         r = s->driver->cuMemMapArrayAsync(c->infos, c->count, c->stream);
         if (r == CUDA_SUCCESS)
             parts_settle(s, c, &p->parts);
+        s->memory->ordered_frees++;
         r = gpw_after_submitted(s, after, c->stream, r);
+        s->memory->ordered_frees -= r != CUDA_SUCCESS;
     }
     if (r != CUDA_SUCCESS) {
         parts_undo(s);

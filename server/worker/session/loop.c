@@ -19,7 +19,6 @@
 #include "monotonic.h"
 #include "peer.h"
 #include "place.h"
-#include "pool.h"
 #include "staging.h"
 
 /* How long to sleep in recv while the GPU works: a twentieth of the time waited
@@ -218,7 +217,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h, const struc
 /* Who waited for a free in a stream's order may know by the GPU that it is over, before we have looked. */
 static void give_back_first(struct gpw_session *s, const struct gp_header *h)
 {
-    if (gp_op_info(h->op)->tidies && gpw_pool_frees(s))
+    if (gp_op_info(h->op)->tidies && gpw_memory_frees_in_order(s))
         gpw_waits_poll(s);
 }
 
