@@ -52,6 +52,26 @@ static size_t left(void)
     return bytes;
 }
 
+/* What the capture has held up is given back by the time that anybody asks behind its end. */
+static void behind_a_capture(void)
+{
+    CUstream stream;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < ROUNDS; i++) {
+        size_t before = left();
+        CUdeviceptr values;
+        CUgraph graph;
+        CU(cuMemAlloc(&values, BYTES));
+        CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        CU(cuMemFree(values));
+        CU(cuStreamEndCapture(stream, &graph));
+        size_t now = left();
+        EXPECT(now >= before, "round %d: %zu bytes were free, and %zu are", i, before, now);
+        CU(cuGraphDestroy(graph));
+    }
+    CU(cuStreamDestroy(stream));
+}
+
 static void poll(CUevent event)
 {
     CUresult r;
@@ -93,6 +113,7 @@ int main(void)
     driver_start();
     beside_a_capture(CU_STREAM_DEFAULT);
     beside_a_capture(CU_STREAM_NON_BLOCKING);
+    behind_a_capture();
     in_order();
     driver_stop();
     return finish("driver_freed");

@@ -142,33 +142,6 @@ static void before_capture(void)
     leave(&p);
 }
 
-/* What a capture has held up is given back by the time that anybody asks behind its end. */
-static void counted_behind_capture(void)
-{
-    CUmemoryPool pool;
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, driver_device}};
-    CUstream stream;
-    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CU(cuMemPoolCreate(&pool, &props));
-    for (int i = 0; i < 50; i++) {
-        cuuint64_t used = 1;
-        CUdeviceptr at;
-        CUgraph graph;
-        CU(cuMemAllocFromPoolAsync(&at, BYTES, pool, stream));
-        CU(cuStreamSynchronize(stream));
-        CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-        CU(cuMemFree(at));
-        CU(cuStreamEndCapture(stream, &graph));
-        CU(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
-        EXPECT(used == 0, "behind a capture, %llu bytes of a pool are in use",
-               (unsigned long long)used);
-        CU(cuGraphDestroy(graph));
-    }
-    CU(cuMemPoolDestroy(pool));
-    CU(cuStreamDestroy(stream));
-}
-
 static void flag_new(void)
 {
     void *p;
@@ -196,7 +169,6 @@ int main(void)
         CU(cuDevicePrimaryCtxRelease(device));
     }
     before_capture();
-    counted_behind_capture();
     behind_destruction();
     driver_stop();
     return finish("driver_reuse");
