@@ -1,4 +1,5 @@
 /* Memory in stream order, and the pools that it comes from. */
+#include <pthread.h>
 #include <string.h>
 
 #include "call.h"
@@ -90,27 +91,54 @@ GPC_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute
 }
 
 /* One handle per device and kind for ever: the default pool, and the current one
- * where cuDeviceSetMemPool has not chosen another. */
+ * where cuDeviceSetMemPool has not chosen another. Both are read without the lock. */
 static CUmemoryPool default_pools[GP_DEVICES_MAX], current_pools[GP_DEVICES_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* to make default ones: each once */
+
+static CUmemoryPool pool_at(CUmemoryPool *pools, CUdevice dev)
+{
+    return __atomic_load_n(&pools[dev], __ATOMIC_ACQUIRE); /* with pool_set */
+}
+
+/* From here on other threads name it to the worker, so it has been sent. */
+static void pool_set(CUmemoryPool *pools, CUdevice dev, CUmemoryPool pool)
+{
+    __atomic_store_n(&pools[dev], pool, __ATOMIC_RELEASE);
+}
+
+/* Under `lock`. */
+static CUresult default_make(CUdevice dev)
+{
+    CUmemoryPool made;
+    if (pool_at(default_pools, dev))
+        return CUDA_SUCCESS;
+    CUresult r = gpc_wire_cuDeviceGetDefaultMemPool(&made, dev);
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpc_memory_made((uint64_t)made, dev);
+    pool_set(default_pools, dev, made);
+    return CUDA_SUCCESS;
+}
 
 CUresult gpc_pool_default(CUdevice dev, CUmemoryPool *pool)
 {
+    CUresult r = CUDA_SUCCESS;
     if (!gpc_device_info(dev))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!default_pools[dev]) {
-        CUresult r = gpc_wire_cuDeviceGetDefaultMemPool(&default_pools[dev], dev);
-        if (r != CUDA_SUCCESS)
-            return r;
-        gpc_memory_made((uint64_t)default_pools[dev], dev);
+    if (!pool_at(default_pools, dev)) {
+        pthread_mutex_lock(&lock);
+        r = default_make(dev);
+        pthread_mutex_unlock(&lock);
     }
-    *pool = default_pools[dev];
-    return CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        *pool = pool_at(default_pools, dev);
+    return r;
 }
 
 bool gpc_pool_is_default(CUmemoryPool pool)
 {
     for (int i = 0; pool && i < GP_DEVICES_MAX; i++)
-        if (default_pools[i] == pool)
+        if (pool_at(default_pools, i) == pool)
             return true;
     return false;
 }
@@ -125,9 +153,8 @@ GPC_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice d
 
 CUmemoryPool gpc_pool_current(CUdevice dev)
 {
-    bool chosen = gpc_device_info(dev) &&
-                  gpc_handle_live(GP_HANDLE_MEMPOOL, (uint64_t)current_pools[dev]);
-    return chosen ? current_pools[dev] : NULL;
+    CUmemoryPool chosen = gpc_device_info(dev) ? pool_at(current_pools, dev) : NULL;
+    return gpc_handle_live(GP_HANDLE_MEMPOOL, (uint64_t)chosen) ? chosen : NULL;
 }
 
 static CUresult current_pool(CUdevice dev, CUmemoryPool *pool)
@@ -153,7 +180,7 @@ static CUresult choose_pool(CUdevice dev, CUmemoryPool pool)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = gpc_wire_cuDeviceSetMemPool(dev, pool);
     if (r == CUDA_SUCCESS)
-        current_pools[dev] = pool;
+        pool_set(current_pools, dev, pool);
     return r;
 }
 

@@ -63,6 +63,7 @@ static void begin(struct worker *w)
 {
     far_alloc(w);
     CU(cuCtxSetCurrent(driver_context));
+    ask_own_pool();
     pool_make(w);
     CU(cuEventCreate(&w->event, CU_EVENT_DISABLE_TIMING));
     for (unsigned i = 0; i < 2; i++)

@@ -229,6 +229,19 @@ static void ask_pool(struct worker *w)
             (unsigned long long)reserved);
 }
 
+/* The device's own, for which all threads ask first at about the same time. */
+static void ask_own_pool(void)
+{
+    static CUmemoryPool one;
+    CUmemoryPool own, none = NULL;
+    cuuint64_t keep;
+    CU(cuDeviceGetDefaultMemPool(&own, driver_device));
+    CU(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    if (!__atomic_compare_exchange_n(&one, &none, own, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        REQUIRE(own == none, "a device has two pools of its own: %p, %p", (void *)own,
+                (void *)none);
+}
+
 static void pool_make(struct worker *w)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
