@@ -11,6 +11,12 @@
 struct gpc_stats gpc_stats;
 static uint64_t counts[GP_OP_COUNT], lacking[GP_OP_COUNT];
 
+/* Threads of the program may still count while it ends. */
+static uint64_t load(const uint64_t *count)
+{
+    return __atomic_load_n(count, __ATOMIC_RELAXED);
+}
+
 void gpc_count(uint16_t op)
 {
     __atomic_fetch_add(&counts[op], 1, __ATOMIC_RELAXED);
@@ -20,10 +26,11 @@ static void write_calls(FILE *file)
 {
     const char *comma = "";
     for (unsigned op = 0; op < GP_OP_COUNT; op++) {
-        if (counts[op] == 0 || !gp_op_table[op].name)
+        uint64_t count = load(&counts[op]);
+        if (count == 0 || !gp_op_table[op].name)
             continue;
         fprintf(file, "%s\n    \"%s\": {\"count\": %" PRIu64 ", \"mode\": \"%s\"}", comma,
-                gp_op_table[op].name, counts[op], gp_op_table[op].mode);
+                gp_op_table[op].name, count, gp_op_table[op].mode);
         comma = ",";
     }
 }
@@ -37,9 +44,10 @@ static void write_lacking(FILE *file)
 {
     const char *comma = "";
     for (unsigned op = 0; op < GP_OP_COUNT; op++) {
-        if (lacking[op] == 0)
+        uint64_t count = load(&lacking[op]);
+        if (count == 0)
             continue;
-        fprintf(file, "%s\"%s\": %" PRIu64, comma, gp_op_table[op].name, lacking[op]);
+        fprintf(file, "%s\"%s\": %" PRIu64, comma, gp_op_table[op].name, count);
         comma = ", ";
     }
 }
@@ -78,8 +86,9 @@ void gpc_stats_write(const char *transport)
             ",\n  \"gpu_waits\": %" PRIu64 ",\n  \"messages_sent\": %" PRIu64
             ",\n  \"bytes_sent\": %" PRIu64 ",\n  \"bytes_received\": %" PRIu64
             ",\n  \"waited_ns\": %" PRIu64 ",\n  \"calls\": {",
-            transport, gpc_stats.round_trips, gpc_stats.gpu_waits, gpc_stats.messages_sent,
-            gpc_stats.bytes_sent, gpc_stats.bytes_received, gpc_stats.waited_ns);
+            transport, load(&gpc_stats.round_trips), load(&gpc_stats.gpu_waits),
+            load(&gpc_stats.messages_sent), load(&gpc_stats.bytes_sent),
+            load(&gpc_stats.bytes_received), load(&gpc_stats.waited_ns));
     write_calls(file);
     fputs("\n  },\n  \"not_on_server\": {", file);
     write_lacking(file);
