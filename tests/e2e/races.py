@@ -97,8 +97,9 @@ def check(server: PoolServer, name: str, binary: Path, transport: str, reports: 
         result = server.run(command, transport, timeout=PATIENCE)
     report = reports.new()
     good = result.returncode == 0 and not report
-    last = (result.stderr.strip() or result.stdout.strip()).rpartition("\n")[2]
-    outcome = "no report" if good else f"FAILED with exit code {result.returncode}: {last}"
+    said = (report.strip() or result.stderr.strip() or result.stdout.strip()).splitlines()
+    why = next((line for line in said if line.startswith("SUMMARY: ")), said[-1] if said else "")
+    outcome = "no report" if good else f"FAILED with exit code {result.returncode}: {why}"
     print(f"{name} over {transport}, {time.monotonic() - began:.1f} s: {outcome}", flush=True)
     if not good:
         print(f"{result.explain()}\n{report}", flush=True)
