@@ -62,6 +62,12 @@ def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIE
         time.sleep(0.02)
 
 
+def paths_below(folder: Path) -> list[Path]:
+    """All that is there. Path.glob fails where a folder goes while it looks, as of a session."""
+    found = [(root, name) for root, *names in os.walk(folder) for each in names for name in each]
+    return [Path(root, name) for root, name in found]
+
+
 def alive(pid: int) -> bool:
     """Whether the process runs (one that has ended but was not reaped yet does not)."""
     try:

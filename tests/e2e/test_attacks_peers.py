@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import PoolServer, wait_until
+from harness import PoolServer, paths_below, wait_until
 from peer_client import NOT_PERMITTED, PAIR, UNAVAILABLE, Worker, join, sealed, worker_of
 from tenants import MakeServer
 from toolchain import Toolchain
@@ -73,7 +73,7 @@ def test_sockets_of_the_machine_are_out_of_reach(
 ) -> None:
     """Another session's worker listens at one."""
     with worker_of(server) as worker:
-        paths = [str(tmp_path / "any"), *map(str, (server.folder / "run").glob("sessions/*/*"))]
+        paths = [str(tmp_path / "any"), *map(str, paths_below(server.folder / "run/sessions"))]
         for path in paths:
             for address in (f"{scheme}://{path}", sealed(f"{scheme}://{path}")):
                 assert worker.connect(PAIR, address) == NOT_PERMITTED, address

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import DRIVER, PATIENCE, PoolServer, Result, wait_until
+from harness import DRIVER, PATIENCE, PoolServer, Result, paths_below, wait_until
 from tenants import BLUE, CONFIG, RED, MakeServer, StartTalk
 from toolchain import Toolchain
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(DRIVER == "cuda", reason="it looks at a server o
 
 def kept(server: PoolServer) -> list[Path]:
     """Whole images, of all tenants."""
-    found = (server.folder / "run" / "images").glob("*/*")
-    return [path for path in found if path.suffix != ".new"]
+    found = paths_below(server.folder / "run" / "images")
+    return [path for path in found if path.is_file() and path.suffix != ".new"]
 
 
 def load(server: PoolServer, toolchain: Toolchain, name: str, **more: str) -> Result:

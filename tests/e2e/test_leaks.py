@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import PATIENCE, PoolServer, skip_unless_open, wait_until
+from harness import PATIENCE, PoolServer, paths_below, skip_unless_open, wait_until
 from toolchain import Toolchain
 
 SESSIONS = 1000
@@ -33,7 +33,7 @@ class Levels:
         self.memory_kib = int(status["VmRSS"].split()[0])
         self.threads = int(status["Threads"])
         self.descriptors = len(list((process / "fd").iterdir()))
-        self.files = sorted(str(path) for path in (server.folder / "run").rglob("*"))
+        self.files = sorted(map(str, paths_below(server.folder / "run")))
         self.workers = server.worker_pids()
 
     @property
