@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -190,17 +191,42 @@ static int breaks_the_bell(struct gp_seat *seat, int page_fd, int bell_fd)
 
 /* --- beside an honest one ------------------------------------------------------------------- */
 
-/* What the honest one, of weight 2 beside 1, has of `ms`; in the end both are gone. */
-static double share_beside(void **state, int (*attacker)(struct gp_seat *, int, int), unsigned ms)
+/* Its weight gives the honest one 2 of 3 parts. This machine may be at work elsewhere, too. */
+#define FAIR 0.4
+/* Where it is, it is no witness: who is not let run asks for no turn, and a liar has it for 2 s. */
+#define TRIES 5
+
+/* ns that the process was ready and had no processor. */
+static uint64_t delay_of(pid_t pid)
 {
+    char path[64];
+    unsigned long long ran, delayed = 0;
+    snprintf(path, sizeof path, "/proc/%d/schedstat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%llu %llu", &ran, &delayed) != 2)
+        delayed = 0;
+    if (file)
+        fclose(file);
+    return delayed;
+}
+
+/* What the honest one, of weight 2 beside 1, has of `ms`, and how much of them it or the arbiter had to
+ * wait for a processor; in the end both are gone. */
+static double share_beside(void **state, int (*attacker)(struct gp_seat *, int, int), unsigned ms,
+                           double *delayed)
+{
+    pid_t arbiter = ((struct arbiter_process *)*state)->pid;
+    memset(shared, 0, sizeof *shared);
     struct worker good = worker_start(*state, "b", honest);
     AWAIT(shared->turns > 0);
     struct worker bad = worker_start(*state, "a", attacker);
     sleep_ms(20);
     uint64_t from = gp_board_now(), before = shared->worked;
+    uint64_t delay = delay_of(good.pid) + delay_of(arbiter);
     sleep_ms(ms);
-    double share = (double)(shared->worked - before) / (double)(gp_board_now() - from);
-    print_message("    the neighbour had %.3f of %u ms\n", share, ms);
+    double took = (double)(gp_board_now() - from), share = (double)(shared->worked - before) / took;
+    *delayed = (double)(delay_of(good.pid) + delay_of(arbiter) - delay) / took;
+    print_message("    the neighbour had %.3f of %u ms, %.3f delayed\n", share, ms, *delayed);
     shared->stop = 1;
     assert_int_equal(worker_end(&good), 0);
     assert_int_equal(shared->failed, 0);
@@ -212,8 +238,13 @@ static double share_beside(void **state, int (*attacker)(struct gp_seat *, int, 
     return share;
 }
 
-/* Its weight gives the honest one 2 of 3 parts. This machine may be at work elsewhere, too. */
-#define FAIR 0.4
+static void expect_fair(void **state, int (*attacker)(struct gp_seat *, int, int), unsigned ms)
+{
+    double share = 0, delayed = 1;
+    for (int i = 0; i < TRIES && share <= FAIR && delayed > 0.05; i++)
+        share = share_beside(state, attacker, ms, &delayed);
+    assert_true(share > FAIR);
+}
 
 static void bytes_of_all_kinds(void **state)
 {
@@ -222,19 +253,19 @@ static void bytes_of_all_kinds(void **state)
           arbiter_says(*state, "it asks for what there is not") ||
           arbiter_says(*state, "it says that it has more") || arbiter_says(*state, "it charges"));
     worker_kill(&bad);
-    assert_true(share_beside(state, garbage, 700) > FAIR);
+    expect_fair(state, garbage, 700);
 }
 
 static void values_that_change_between_two_looks(void **state)
 {
-    assert_true(share_beside(state, flips, 700) > FAIR);
+    expect_fair(state, flips, 700);
 }
 
 /* It is charged by the arbiter's clock: after at most 2 s of a turn that is not its own the
  * neighbour has what was its right. */
 static void a_turn_that_is_never_given_back(void **state)
 {
-    assert_true(share_beside(state, claims_nothing, 5000) > FAIR);
+    expect_fair(state, claims_nothing, 5000);
     assert_int_equal(arbiter_say(*state, "tenant a 67108864 1 500 1000 0"), 0);
 }
 
@@ -250,18 +281,17 @@ static void a_grant_of_ones_own(void **state)
         assert_int_equal(arbiter_number(*state, "\"a\"", "memory_used"), 0);
     }
     worker_kill(&bad);
-    shared->turns = 0;
-    assert_true(share_beside(state, grants_itself, 300) > FAIR);
+    expect_fair(state, grants_itself, 300);
 }
 
 static void a_turn_that_is_never_begun(void **state)
 {
-    assert_true(share_beside(state, never_begins, 1500) > FAIR);
+    expect_fair(state, never_begins, 1500);
 }
 
 static void a_bell_that_blocks(void **state)
 {
-    assert_true(share_beside(state, breaks_the_bell, 700) > FAIR);
+    expect_fair(state, breaks_the_bell, 700);
 }
 
 static void a_turn_kept_is_counted(void **state)
