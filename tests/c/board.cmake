@@ -23,7 +23,7 @@ foreach(name board arbiter arbiter_memory hostile_pages)
   target_link_libraries(test_${name} PRIVATE gp_options gp_board Threads::Threads
     ${GPUPOOL_CMOCKA_LIBRARY})
   add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120 COST 10)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST 10)
 endforeach()
 
 # What an arbiter tells ranks of each other, in this process.
@@ -31,4 +31,4 @@ add_executable(test_collectives ${CMAKE_CURRENT_LIST_DIR}/test_collectives.c)
 target_link_libraries(test_collectives PRIVATE gp_options gp_board Threads::Threads
   ${GPUPOOL_CMOCKA_LIBRARY})
 add_test(NAME collectives COMMAND test_collectives)
-set_tests_properties(collectives PROPERTIES TIMEOUT 60)
+set_tests_properties(collectives PROPERTIES TIMEOUT 300)

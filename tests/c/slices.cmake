@@ -5,5 +5,5 @@ foreach(part slices turns policies)
   target_link_libraries(test_softgpu_${part} PRIVATE sg_parts gp_options gp_board Threads::Threads
     ${GPUPOOL_CMOCKA_LIBRARY})
   add_test(NAME softgpu_${part} COMMAND test_softgpu_${part})
-  set_tests_properties(softgpu_${part} PROPERTIES TIMEOUT 120)
+  set_tests_properties(softgpu_${part} PROPERTIES TIMEOUT 300)
 endforeach()

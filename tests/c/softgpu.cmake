@@ -6,6 +6,6 @@ if(TARGET gpupool_softgpu)
     target_link_libraries(test_softgpu_${part} PRIVATE
       gp_options gpupool_softgpu Threads::Threads)
     add_test(NAME softgpu_${part} COMMAND test_softgpu_${part})
-    set_tests_properties(softgpu_${part} PROPERTIES TIMEOUT 120)
+    set_tests_properties(softgpu_${part} PROPERTIES TIMEOUT 300)
   endforeach()
 endif()

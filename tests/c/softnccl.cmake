@@ -9,7 +9,7 @@ if(TARGET gpupool_softnccl)
     target_link_libraries(test_softnccl_${part} PRIVATE
       gp_options gpupool_softgpu gpupool_softnccl Threads::Threads)
     add_test(NAME softnccl_${part} COMMAND test_softnccl_${part})
-    set_tests_properties(softnccl_${part} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77
+    set_tests_properties(softnccl_${part} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
       ENVIRONMENT NCCL_SOCKET_IFNAME=lo)
   endforeach()
 endif()

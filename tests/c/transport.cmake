@@ -35,7 +35,7 @@ foreach(name ask curve curve_worker)
   add_dependencies(test_transport_${name} gpupool_zmq)
   add_test(NAME transport_${name} COMMAND test_transport_${name})
   set_tests_properties(transport_${name} PROPERTIES
-    TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
+    TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
 endforeach()
 
 add_executable(test_transport_door ${CMAKE_CURRENT_LIST_DIR}/test_transport_door.c)
@@ -43,7 +43,7 @@ target_link_libraries(test_transport_door PRIVATE gp_transport_suite)
 add_dependencies(test_transport_door gpupool_zmq gpupool_tcp gpupool_ucx)
 foreach(scheme tcp plain tls ucx)
   add_test(NAME transport_door_${scheme} COMMAND test_transport_door ${scheme}://)
-  set_tests_properties(transport_door_${scheme} PROPERTIES TIMEOUT 120 COST 30 SKIP_RETURN_CODE 77
+  set_tests_properties(transport_door_${scheme} PROPERTIES TIMEOUT 300 COST 30 SKIP_RETURN_CODE 77
     ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
 endforeach()
 
@@ -62,7 +62,7 @@ target_link_libraries(test_transport_tcp_handed PRIVATE gp_transport_suite)
 add_dependencies(test_transport_tcp_handed gpupool_tcp)
 add_test(NAME transport_tcp_handed COMMAND test_transport_tcp_handed)
 set_tests_properties(transport_tcp_handed PROPERTIES
-  TIMEOUT 60 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
+  TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
 
 foreach(name keep land lanes lane_peers lent)
   add_executable(test_transport_tcp_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_tcp_${name}.c
@@ -72,7 +72,7 @@ foreach(name keep land lanes lane_peers lent)
   add_dependencies(test_transport_tcp_${name} gpupool_tcp)
   add_test(NAME transport_tcp_${name} COMMAND test_transport_tcp_${name})
   set_tests_properties(transport_tcp_${name} PROPERTIES
-    TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
+    TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
 endforeach()
 
 # Round trips and bulk beside bare sockets: bench/run.py's section "sockets".

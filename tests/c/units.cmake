@@ -12,7 +12,7 @@ function(gp_unit_test name parts)
   target_link_libraries(test_${name} PRIVATE ${parts} gp_options gp_wire gp_transport
     PkgConfig::CMOCKA Threads::Threads)
   add_test(NAME test_${name} COMMAND test_${name})
-  set_tests_properties(test_${name} PROPERTIES TIMEOUT 60)
+  set_tests_properties(test_${name} PROPERTIES TIMEOUT 300)
 endfunction()
 
 foreach(name ranges ask servers visible)
