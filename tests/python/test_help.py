@@ -77,7 +77,7 @@ def test_the_commands_of_a_shell() -> None:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
