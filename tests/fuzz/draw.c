@@ -4,7 +4,7 @@
 
 const char *const draw_names[] = {"add",   "nothing", "spin",   "shared", "value",
                                   "table", "say",     "child",  "parent", "speak",
-                                  "image", "drawn",   "sample", "missing"};
+                                  "image", "drawn",   "sample", "update", "missing"};
 const unsigned draw_name_count = sizeof draw_names / sizeof draw_names[0];
 
 void draw_start(struct draw *d, const uint8_t *data, size_t size)

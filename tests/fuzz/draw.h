@@ -19,6 +19,10 @@
 #define DRAW_KEPT 16
 /* No tail that is drawn is longer, in bytes. */
 #define DRAW_TAIL_MAX 8192u
+/* But this one, of an upload. */
+#define DRAW_LONG 65536u
+/* A kernel's number that stands for the name of a node which kernels update. */
+#define DRAW_NODE 31u
 
 struct draw {
     const uint8_t *at, *end;
@@ -31,6 +35,7 @@ struct draw {
     uint64_t addresses[DRAW_KEPT];
     unsigned address_count;
     uint8_t unique_id[GP_NCCL_ID_BYTES]; /* of NCCL, the last that the worker has given */
+    uint64_t node;                       /* how kernels name one: the last that it has told */
     uint64_t place;                      /* the last that draw_place gave */
     uint64_t forbidden; /* an address of the worker's own, which it must not touch */
 };
@@ -90,9 +95,10 @@ const char *draw_image(unsigned number, uint32_t *size);
 extern const char *const draw_names[];
 extern const unsigned draw_name_count;
 
-/* What draw_message takes for operations of collectives, where it is careful (draw_nccl.c). */
-extern const struct draw_request draw_nccl[];
-extern const unsigned draw_nccl_count;
+/* What draw_message takes for operations of collectives (draw_nccl.c), and for what the GPU and
+ * kernels do beside the client (draw_told.c), where it is careful. */
+extern const struct draw_request draw_nccl[], draw_told[];
+extern const unsigned draw_nccl_count, draw_told_count;
 
 /* The next request, whole: header, body and padding, in `h` (GP_MESSAGE_MAX bytes). */
 uint32_t draw_message(struct draw *d, struct gp_header *h, uint64_t seq);

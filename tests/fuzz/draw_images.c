@@ -42,6 +42,11 @@ static const char parents[] =
     ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 v);\n"
     ".extern .func (.param .b64 r) malloc(.param .b64 n);\n"
     ".extern .func free(.param .b64 p);\n"
+    ".extern .func (.param .b32 r) cudaGraphKernelNodeSetParam(.param .b64 n, .param .b64 o,"
+    " .param .b64 v, .param .b64 s);\n"
+    ".extern .func (.param .b32 r) cudaGraphKernelNodeSetGridDim(.param .b64 n,"
+    " .param .align 4 .b8 g[12]);\n"
+    ".extern .func (.param .b32 r) cudaGraphKernelNodeUpdatesApply(.param .b64 a, .param .b64 c);\n"
     ".visible .entry child(" TWO_WORDS ")\n{\n"
     ".reg .b32 %r<2>;\n.reg .b64 %d<2>;\nld.param.u64 %d1, [p];\n"
     "red.global.add.u32 [%d1], 1;\nret;\n}\n"
@@ -71,7 +76,20 @@ static const char parents[] =
     ".visible .entry sample(" TWO_WORDS ")\n{\n"
     ".reg .b32 %r<2>;\n.reg .f32 %f<5>;\n.reg .b64 %d<2>;\nld.param.u64 %d1, [p];\n"
     "mov.u32 %r1, %tid.x;\ntex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [image, {%r1, %r1}];\n"
-    "sust.b.2d.b32.trap [drawn, {%r1, %r1}], {%f1};\nret;\n}\n";
+    "sust.b.2d.b32.trap [drawn, {%r1, %r1}], {%f1};\nret;\n}\n"
+    ".visible .entry update(" TWO_WORDS ")\n{\n"
+    ".reg .b32 %r<4>;\n.reg .b64 %d<4>;\nld.param.u64 %d1, [p];\nld.param.u64 %d2, [n];\n"
+    "ld.global.u32 %r1, [%d1];\nmov.u32 %r2, 1;\ncvt.u64.u32 %d3, %r1;\n"
+    "{\n.param .b64 n;\n.param .b64 o;\n.param .b64 v;\n.param .b64 s;\n.param .b32 r;\n"
+    "st.param.b64 [n], %d2;\nst.param.b64 [o], %d3;\nst.param.b64 [v], %d1;\n"
+    "st.param.b64 [s], 8;\ncall.uni (r), cudaGraphKernelNodeSetParam, (n, o, v, s);\n"
+    "ld.param.b32 %r3, [r];\n}\n"
+    "{\n.param .b64 n;\n.param .align 4 .b8 g[12];\n.param .b32 r;\nst.param.b64 [n], %d2;\n"
+    "st.param.b32 [g], %r1;\nst.param.b32 [g+4], %r2;\nst.param.b32 [g+8], %r2;\n"
+    "call.uni (r), cudaGraphKernelNodeSetGridDim, (n, g);\nld.param.b32 %r3, [r];\n}\n"
+    "{\n.param .b64 a;\n.param .b64 c;\n.param .b32 r;\nst.param.b64 [a], %d1;\n"
+    "st.param.b64 [c], %d3;\ncall.uni (r), cudaGraphKernelNodeUpdatesApply, (a, c);\n"
+    "ld.param.b32 %r3, [r];\n}\nret;\n}\n";
 
 static const char wrong[] = ".version 7.0\n.target sm_70\n.visible .entry add( {";
 static const char no_image[] = "\177ELF\2\1\1";

@@ -82,6 +82,8 @@ static uint32_t launch(struct draw *d, struct gp_header *h)
     q->function = draw_handle(d, GP_HANDLE_FUNCTION);
     q->stream = draw_handle(d, GP_HANDLE_STREAM);
     uint64_t parameters[2] = {draw_address(d), draw_number(d, 8)};
+    if (parameters[1] == DRAW_NODE)
+        parameters[1] = d->node;
     q->grid_x = 1 + draw_below(d, 4);
     q->grid_y = 1 + draw_below(d, 2);
     q->grid_z = 1;
@@ -441,6 +443,8 @@ uint32_t draw_message(struct draw *d, struct gp_header *h, uint64_t seq)
     const struct draw_request *c = find(careful, sizeof careful / sizeof careful[0], r->op);
     if (!c)
         c = find(draw_nccl, draw_nccl_count, r->op);
+    if (!c)
+        c = find(draw_told, draw_told_count, r->op);
     memset(h, 0, 4 * DRAW_TAIL_MAX + 4096);
     d->careful = !(how & 1);
     d->fresh = 0;

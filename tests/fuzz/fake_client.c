@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "apart.h"
+#include "fake_lent.h"
 #include "fake_peer.h"
 #include "gp_errors.h"
 #include "gp_nccl_calls.h"
@@ -25,6 +26,8 @@
 #define SHARE_BYTES ((size_t)1 << 20)
 #define SMALL_SHARE_BYTES ((size_t)4096)
 #define COOKIES 32
+/* Of how a step is sent: before it the client has read nothing of what is lent to its channel. */
+#define SLOW 4
 /* A worker that may stand is left so many moments, each of so much time: of those in which the
  * machine does not let it run, only one counts. */
 #define MOMENTS 3
@@ -37,7 +40,7 @@
 struct gp_channel {
     struct gpw_session *session;
     struct draw draw;
-    struct gp_header *message; /* GP_MESSAGE_MAX bytes */
+    struct gp_header *message; /* GP_MESSAGE_MAX bytes: the one at hand */
     const uint8_t *data;
     size_t size;
     bool sticky, may_stand, joined;
@@ -83,6 +86,8 @@ static void learn(const struct gp_header *h)
         memcpy(channel.draw.unique_id, id + 1, GP_NCCL_ID_BYTES);
     if (h->op == GP_OP_gp_pinned_open && count)
         draw_learn_address(&channel.draw, words[0]);
+    if (h->op == GP_OP_gp_launch_updatable && count)
+        channel.draw.node = words[0];
 }
 
 static void hear(const struct gp_header *h)
@@ -115,7 +120,9 @@ static int client_send(struct gp_channel *c, const struct iovec *iov, int count,
 {
     static _Alignas(16) unsigned char whole[GP_MESSAGE_MAX];
     size_t at = 0;
-    (void)c, (void)flags;
+    (void)c;
+    if (flags & GP_SEND_LENT)
+        fake_lend(iov, count);
     for (int i = 0; i < count; i++) {
         if (iov[i].iov_len > sizeof whole - at)
             fail("a message that is too long");
@@ -267,6 +274,7 @@ static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **me
     const uint8_t *step;
     size_t bytes;
     bool waits = c->cookies_put != c->cookies_taken;
+    c->message = fake_kept_room();
     if (waits && (c->size == 0 || c->data[0] % 4))
         return host_done(c, message, size);
     if (c->settling && c->settles++ < SETTLES) /* what comes behind it would be refused */
@@ -274,6 +282,8 @@ static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **me
     if (beneath_collective(c))
         return c->settles++ < SETTLES ? look(timeout_us) : -EPIPE;
     if (steps_next(&c->data, &c->size, &step, &bytes)) {
+        if (bytes == 0 || !(step[0] & SLOW))
+            fake_lent_read();
         if (bytes == 0)
             return look(timeout_us);
         draw_start(&c->draw, step, bytes);
@@ -287,6 +297,7 @@ static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **me
     if (gpw_waits_any(c->session) && c->looks++ < LOOKS)
         return look(timeout_us ? timeout_us : c->looks > LOOKS / 2);
     c->looks = 0;
+    fake_lent_read();
     /* with an error that stays nothing more would be tried */
     if (c->sticky || !apart_next(&c->data, &c->size))
         return -EPIPE;
@@ -324,9 +335,13 @@ static const struct gp_transport client_transport = {
     .name = "fuzz",
     .caps = GP_CAP_SHARE,
     .send = client_send,
+    .lent = fake_lent,
+    .returned = fake_returned,
     .flush = client_flush,
     .recv = client_recv,
     .release = client_release,
+    .keep = fake_keep,
+    .let_go = fake_let_go,
     .accept_share = client_accept_share,
     .unshare = client_unshare,
 };
@@ -338,7 +353,7 @@ void fake_client_open(struct gpw_session *s)
     channel.session = s;
     channel.says = getenv("FUZZ_LOG") != NULL;
     channel.draw.forbidden = (uint64_t)(uintptr_t)secret;
-    channel.message = calloc(1, GP_MESSAGE_MAX);
+    fake_kept_open();
     s->transport = &client_transport;
     s->channel = &channel;
 }
