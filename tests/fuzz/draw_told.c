@@ -37,7 +37,7 @@ static uint32_t launch_updatable(struct draw *d, struct gp_header *h)
     return at;
 }
 
-/* Longer than any tail that is drawn word by word: as long as those that lie in memory of their own. */
+/* Longer than a tail that is drawn word by word: as long as one that lies in memory of its own. */
 static uint32_t upload(struct draw *d, struct gp_header *h)
 {
     struct gp_req_gp_htod *q = (void *)h;

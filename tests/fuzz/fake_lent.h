@@ -1,7 +1,7 @@
 /*
- * What the client's channel has of the worker's, and the worker of the channel's: bytes that are being
- * sent, which must stay as they are until they are returned, and messages that are kept beyond their
- * release, of which none may be let go of that is not.
+ * What the client's channel has of the worker's, and the worker of the channel's: bytes that are
+ * being sent, which must stay as they are until they are returned, and messages that are kept
+ * beyond their release, of which none may be let go of that is not.
  */
 #ifndef FUZZ_FAKE_LENT_H
 #define FUZZ_FAKE_LENT_H
