@@ -9,6 +9,8 @@
 
 /* What is no larger is copied together: one piece is the fastest for every transport. */
 #define SMALL_MESSAGE 2048
+/* No page is smaller. */
+#define PAGE 4096
 
 /* `total` bytes, the head and what `in` has, each aligned. */
 static int send_pieces(struct gpc_session *s, struct gp_header *head, uint32_t head_size,
@@ -44,6 +46,18 @@ static int send_pieces(struct gpc_session *s, struct gp_header *head, uint32_t h
             iov[pieces++] = (struct iovec){(void *)(uintptr_t)&zeros, pad};
     }
     return s->transport->send(s->channel, iov, pieces, flags);
+}
+
+void gpc_message_touch(const struct gpc_session *s, const struct iovec *in, unsigned count)
+{
+    for (unsigned i = 0; s->transport->take_back && i < count; i++) {
+        const volatile char *bytes = in[i].iov_base;
+        size_t size = in[i].iov_len > SMALL_MESSAGE ? in[i].iov_len : 0;
+        for (size_t at = 0; at < size; at += PAGE)
+            (void)bytes[at];
+        if (size)
+            (void)bytes[size - 1];
+    }
 }
 
 int gpc_message_send(struct gpc_session *s, struct gp_header *head, uint32_t head_size,

@@ -10,5 +10,8 @@
  * and result are the transport's `send`'s. */
 int gpc_message_send(struct gpc_session *s, struct gp_header *head, uint32_t head_size,
                      const struct iovec *in, unsigned count, unsigned flags);
+/* Before: what the program guards faults here, as with any call, and not in a system call or in a
+ * thread of ours, by which a channel that lends may read it. */
+void gpc_message_touch(const struct gpc_session *s, const struct iovec *in, unsigned count);
 
 #endif

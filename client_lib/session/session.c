@@ -284,6 +284,8 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     call->state = GPC_CALL_QUEUED;
     int cancel = gpc_cancel_off();
     bool managed = gpc_managed_before(call);
+    if (!managed)
+        gpc_message_touch(s, call->in, call->in_count);
     pthread_mutex_lock(&s->submit_lock);
     if (!holds(s, call)) {
         pthread_mutex_unlock(&s->submit_lock);

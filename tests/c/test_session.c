@@ -256,6 +256,64 @@ static void an_error_is_one_of_cudas(void **state)
     }
 }
 
+static char *guarded;
+static unsigned opened, opened_before, busy;
+
+/* As a program's own handler, which may take its time. */
+static void open_guarded(int number, siginfo_t *info, void *context)
+{
+    struct gpc_session *s = gpc_session_at(0);
+    char *page = (char *)((uintptr_t)info->si_addr & ~(PAGE - 1));
+    (void)number, (void)context;
+    if (page < guarded || page >= guarded + 3 * PAGE)
+        abort();
+    if (pthread_mutex_trylock(&s->submit_lock) == 0)
+        pthread_mutex_unlock(&s->submit_lock);
+    else
+        busy++;
+    opened++;
+    mprotect(page, PAGE, PROT_READ | PROT_WRITE);
+}
+
+static void note_opened(const struct gp_header *h)
+{
+    (void)h;
+    opened_before = opened;
+}
+
+static int take_nothing_back(struct gp_channel *ch)
+{
+    (void)ch;
+    return 0;
+}
+
+/* A channel that lends reads in system calls and on other threads, where it could not fault. */
+static void what_is_guarded_faults_before_it_is_lent(void **state)
+{
+    (void)state;
+    struct gp_transport lends = fake_transport;
+    struct gpc_session *s = gpc_session_at(0);
+    struct sigaction opens = {.sa_sigaction = open_guarded, .sa_flags = SA_SIGINFO}, before;
+    struct gp_req_gp_htod q = {
+        .h.op = GP_OP_gp_htod, .stream = GP_STREAM_LEGACY, .bytes = 3 * PAGE, .n_data = 3 * PAGE};
+    struct gpc_call call = {.route.session = s, .request = &q.h, .request_size = sizeof q};
+    lends.take_back = take_nothing_back;
+    s->transport = &lends;
+    fake_channel.on_send = note_opened;
+    guarded = mmap(NULL, 3 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(guarded, MAP_FAILED);
+    call.in[0] = (struct iovec){guarded, 3 * PAGE};
+    call.in_count = 1;
+    assert_int_equal(sigaction(SIGSEGV, &opens, &before), 0);
+    assert_int_equal(gpc_call_post(&call), CUDA_SUCCESS);
+    assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
+    assert_int_equal(opened_before, 3);
+    assert_int_equal(busy, 0);
+    munmap(guarded, 3 * PAGE);
+    fake_channel.on_send = NULL;
+    s->transport = &fake_transport;
+}
+
 static unsigned lists;
 
 /* One name more, each time. */
@@ -291,10 +349,15 @@ int main(void)
     alarm(120);
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(lost_while_an_answer_is_read), CASE(unsent_but_answered),
-        CASE(lost_before_it_is_listed),     CASE(states_of_a_call),
-        CASE(no_bytes_after_the_loss),      CASE(a_fence_goes_behind_one_message_only),
-        CASE(an_error_is_one_of_cudas),     CASE(a_list_of_names_ends),
+        CASE(lost_while_an_answer_is_read),
+        CASE(unsent_but_answered),
+        CASE(lost_before_it_is_listed),
+        CASE(states_of_a_call),
+        CASE(no_bytes_after_the_loss),
+        CASE(a_fence_goes_behind_one_message_only),
+        CASE(an_error_is_one_of_cudas),
+        CASE(a_list_of_names_ends),
+        CASE(what_is_guarded_faults_before_it_is_lent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
