@@ -8,6 +8,9 @@
 /* What a kernel may have of parameters (cuda.h). */
 #define PARAMETER_BYTES_MAX 32764u
 
+/* Updates between two breaths. */
+#define BREATH 256
+
 /* cudaGraphKernelNodeUpdate, as the runtime's headers have it. */
 struct told {
     uint64_t node;
@@ -47,6 +50,15 @@ static enum sg_step apply(struct sg_warp *w, const struct sg_insn *in, unsigned 
     return SG_NEXT;
 }
 
+/* The kernel says how many: others have their turn with the GPU, and it may be cancelled. */
+static bool goes_on(const struct sg_warp *w, uint64_t done)
+{
+    const struct sg_launch *l = w->block->run->launch;
+    if (done % BREATH == 0)
+        sg_crew_breathe(w->block->run);
+    return !l->cancel || !__atomic_load_n(l->cancel, __ATOMIC_RELAXED);
+}
+
 /* (array, how many) */
 static enum sg_step apply_all(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
                               int *error)
@@ -54,7 +66,7 @@ static enum sg_step apply_all(struct sg_warp *w, const struct sg_insn *in, unsig
     uint64_t address = 0, count = 0;
     sg_builtin_argument(w, in->call, 0, lane, &address, sizeof(address));
     sg_builtin_argument(w, in->call, 1, lane, &count, sizeof(count));
-    for (uint64_t i = 0; i < count && !*error; i++) {
+    for (uint64_t i = 0; i < count && !*error && goes_on(w, i); i++) {
         const struct told *told = sg_reach(w, in, lane, SG_S_GENERIC, address + i * sizeof(*told),
                                            sizeof(*told), sizeof(uint64_t));
         if (!told)

@@ -199,6 +199,40 @@ static void test_assertion(void **state)
     build_free(b);
 }
 
+static unsigned updates, breaths;
+static volatile int *cancelled;
+
+static bool update(uint64_t name, const struct sg_update *what)
+{
+    *cancelled = name == 7;
+    updates++;
+    return what->field == SG_UPDATE_ENABLED;
+}
+
+static void breathe(void *context)
+{
+    (void)context;
+    breaths++;
+}
+
+/* A kernel says how many there are: the GPU is others' meanwhile, and what is cancelled ends. */
+static void test_updates_without_end(void **state)
+{
+    (void)state;
+    const struct sg_launch with = {.update_node = update, .breathe = breathe};
+    struct build *b = builtin(SG_B_NODE_UPDATES, 2, NUMBER(BUILD_BASE), NUMBER(1500));
+    cancelled = &b->cancel;
+    for (unsigned i = 0; i < 1500; i++) {
+        memcpy(b->memory + i * 40, &(uint64_t){i == 900 ? 7 : 1}, 8);
+        b->memory[i * 40 + 8] = SG_UPDATE_ENABLED;
+    }
+    build_finish(b);
+    build_launch(b, &with, 1, 1);
+    assert_int_equal(updates, 901);
+    assert_in_range(breaths, 4, 900);
+    build_free(b);
+}
+
 /* Threads get pieces of their own, and give them back once. */
 static void test_heap(void **state)
 {
@@ -232,10 +266,15 @@ static void test_heap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recursion), cmocka_unit_test(test_too_deep),
-        cmocka_unit_test(test_pointers),  cmocka_unit_test(test_bad_pointer),
-        cmocka_unit_test(test_printf),    cmocka_unit_test(test_printf_hostile),
-        cmocka_unit_test(test_assertion), cmocka_unit_test(test_heap),
+        cmocka_unit_test(test_recursion),
+        cmocka_unit_test(test_too_deep),
+        cmocka_unit_test(test_pointers),
+        cmocka_unit_test(test_bad_pointer),
+        cmocka_unit_test(test_printf),
+        cmocka_unit_test(test_printf_hostile),
+        cmocka_unit_test(test_assertion),
+        cmocka_unit_test(test_heap),
+        cmocka_unit_test(test_updates_without_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
