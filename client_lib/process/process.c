@@ -85,7 +85,7 @@ __attribute__((destructor)) static void at_exit(void)
 {
     if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STATE_FORKED)
         return;
-    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE) && !gpc_thread()->inside)
         gpc_activity_flush(true, NULL);
     __atomic_store_n(&state, STATE_ENDED, __ATOMIC_RELEASE); /* other threads may be at work */
     gpc_sessions_goodbye();

@@ -53,6 +53,8 @@ CUresult gpc_enter(uint16_t op, enum gpc_needs needs)
     CUresult r = gpc_process_state(needs == GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
+    if (gpc_thread()->inside) /* a handler has interrupted a call, which cannot go on before */
+        return CUDA_ERROR_NOT_PERMITTED;
     gpc_thread()->last = NULL;
     if (needs == GPC_NEEDS_CONTEXT && !gpc_current())
         return CUDA_ERROR_INVALID_CONTEXT;

@@ -215,6 +215,20 @@ static bool deliver(struct gpc_session *s, const void *message, size_t size)
     return right;
 }
 
+/* A thread in here holds submit_lock or may have the right to read: what a handler of a signal
+ * calls meanwhile would wait for this very thread (gpc_enter). */
+static int inside_begin(void)
+{
+    gpc_thread()->inside++;
+    return gpc_cancel_off();
+}
+
+static void inside_end(int cancel)
+{
+    gpc_cancel_back(cancel);
+    gpc_thread()->inside--;
+}
+
 /* Read one message (the caller has the right to read). False when none came. */
 static bool read_one(struct gpc_session *s, int64_t timeout_us)
 {
@@ -282,7 +296,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     struct gp_header *h = call->request;
     h->flags = wait ? GP_FLAG_WAITED : 0;
     call->state = GPC_CALL_QUEUED;
-    int cancel = gpc_cancel_off();
+    int cancel = inside_begin();
     bool managed = gpc_managed_before(call);
     if (!managed)
         gpc_message_touch(s, call->in, call->in_count);
@@ -291,7 +305,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
         pthread_mutex_unlock(&s->submit_lock);
         if (managed)
             gpc_managed_after();
-        gpc_cancel_back(cancel);
+        inside_end(cancel);
         return CUDA_ERROR_NOT_READY;
     }
     int r = gp_op_table[h->op].in_context ? follow_context(s, call->route.context) : 0;
@@ -316,7 +330,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
         waiting_withdraw(s, call);
     if (r != 0 && r != -EMSGSIZE)
         lose_sending(s, r);
-    gpc_cancel_back(cancel);
+    inside_end(cancel);
     return r == 0 ? CUDA_SUCCESS : r == -EMSGSIZE ? CUDA_ERROR_INVALID_VALUE : gpc_session_gone(s);
 }
 
@@ -324,11 +338,11 @@ CUresult gpc_session_take_back(struct gpc_session *s)
 {
     if (!s->transport->take_back)
         return CUDA_SUCCESS;
-    int cancel = gpc_cancel_off();
+    int cancel = inside_begin();
     int r = s->transport->take_back(s->channel);
     if (r != 0)
         lose_sending(s, r);
-    gpc_cancel_back(cancel);
+    inside_end(cancel);
     return r == 0 ? CUDA_SUCCESS : gpc_session_gone(s);
 }
 
@@ -377,7 +391,7 @@ CUresult gpc_call_post(struct gpc_call *call)
 void gpc_call_await(const struct gpc_call *call)
 {
     struct gpc_session *s = call->route.session;
-    int cancel = gpc_cancel_off();
+    int cancel = inside_begin();
     pthread_mutex_lock(&s->wait_lock);
     while (call->state < GPC_CALL_DONE) {
         if (s->reading) {
@@ -392,7 +406,7 @@ void gpc_call_await(const struct gpc_call *call)
         pthread_cond_broadcast(&s->wait_changed);
     }
     pthread_mutex_unlock(&s->wait_lock);
-    gpc_cancel_back(cancel);
+    inside_end(cancel);
 }
 
 CUresult gpc_call_begin(struct gpc_call *call)
@@ -431,14 +445,14 @@ static bool read_some(struct gpc_session *s)
     pthread_mutex_unlock(&s->wait_lock);
     if (!mine)
         return false;
-    int cancel = gpc_cancel_off();
+    int cancel = inside_begin();
     while (read_one(s, 0) && gpc_session_works(s))
         some = true;
     pthread_mutex_lock(&s->wait_lock);
     s->reading = false;
     pthread_cond_broadcast(&s->wait_changed);
     pthread_mutex_unlock(&s->wait_lock);
-    gpc_cancel_back(cancel);
+    inside_end(cancel);
     return some;
 }
 
@@ -474,7 +488,7 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
 {
     if (!gpc_session_works(s))
         return gpc_session_gone(s);
-    int cancel = gpc_cancel_off();
+    int cancel = inside_begin();
     s->transport->flush(s->channel);
     pthread_mutex_lock(&s->wait_lock);
     if (gpc_session_notices(s) != seen || s->broken) {
@@ -492,6 +506,6 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
         pthread_cond_broadcast(&s->wait_changed);
         pthread_mutex_unlock(&s->wait_lock);
     }
-    gpc_cancel_back(cancel);
+    inside_end(cancel);
     return gpc_session_works(s) ? CUDA_SUCCESS : gpc_session_gone(s);
 }

@@ -194,6 +194,7 @@ struct gpc_thread {
     uint64_t last_answer;              /* seq of the last call that was waited for */
     int64_t spin_ns;                   /* so long it looks for what the GPU says (spin.h) */
     bool has_spun;                     /* and has learned from that */
+    unsigned inside;                   /* how deep in what a signal's handler must not enter */
     bool may_end;                      /* it waited for the GPU: here cancellation is acted upon */
     bool own_calls;                    /* it sends what the application did not ask for */
     bool host_function;                /* it runs one */

@@ -80,6 +80,13 @@ def test_a_small_stack(server: PoolServer, program: str, transport: str) -> None
     run(server, program, transport, "small-stack")
 
 
+def test_a_handler_of_a_signal_interrupts_a_wait(
+    server: PoolServer, program: str, transport: str
+) -> None:
+    """What it called, exit() too, waited for ever for the answer that its own thread reads."""
+    run(server, program, transport, "interrupted")
+
+
 def test_nobody_has_the_standard_descriptors(
     server: PoolServer, program: str, transport: str
 ) -> None:

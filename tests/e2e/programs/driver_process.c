@@ -11,6 +11,8 @@
  *   driver_process few-descriptors     initialise with room for 1, 2, 3 … more
  *   driver_process few-threads         initialise where no thread can be started
  *   driver_process small-stack         launch and copy on the smallest stack that a thread has
+ *   driver_process interrupted         call CUDA in a signal's handler that interrupts a wait, go
+ *                                      on, and leave by exit() in the next one
  */
 #define _GNU_SOURCE /* pthread_setattr_default_np */
 #include "driver.h"
@@ -306,6 +308,45 @@ static void small_stack(void)
     pthread_join(thread, NULL);
 }
 
+/* --- handlers of signals --- */
+
+static pthread_t waiting;
+static volatile sig_atomic_t interruptions;
+
+static void CUDA_CB interrupt_it(void *unused)
+{
+    (void)unused;
+    usleep(50000); /* it has come to wait */
+    pthread_kill(waiting, SIGUSR1);
+}
+
+/* As of Ctrl-C: the wait is this thread's own, so it cannot be over before this one returns. */
+static void handler(int number)
+{
+    size_t available, total;
+    (void)number;
+    CUresult r = cuMemGetInfo(&available, &total);
+    EXPECT(r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_PERMITTED, "in a handler: %s", driver_name(r));
+    if (++interruptions == 2)
+        exit(finish("driver_process"));
+}
+
+static void interrupted(void)
+{
+    CUstream stream;
+    start_copying();
+    waiting = pthread_self();
+    signal(SIGUSR1, handler);
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuLaunchHostFunc(stream, interrupt_it, NULL));
+    CU(cuStreamSynchronize(stream));
+    EXPECT(interruptions == 1, "%d signals came", (int)interruptions);
+    CU(copy(1));
+    CU(cuLaunchHostFunc(stream, interrupt_it, NULL));
+    CU(cuStreamSynchronize(stream));
+    EXPECT(0, "exit() in a handler came back");
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -324,6 +365,8 @@ int main(int argc, char **argv)
         few_threads();
     else if (strcmp(what, "small-stack") == 0)
         small_stack();
+    else if (strcmp(what, "interrupted") == 0)
+        interrupted();
     else if (strcmp(what, "few-descriptors") == 0)
         few_descriptors();
     else if (strcmp(what, "file-limit") == 0)
