@@ -8,6 +8,7 @@
 #include "gpc_wire.h"
 #include "observe.h"
 #include "session.h"
+#include "stream.h"
 
 struct gpc_rows gpc_copy_rows_of(const struct gpc_copy *c)
 {
@@ -48,6 +49,23 @@ static bool must_wait(const struct gpc_copy *c)
     return (c->dst.known && c->dst.range.sync) || (c->src.known && c->src.range.sync);
 }
 
+/* Out of pinned memory CUDA's are over when they return, for work of streams, too, that do not wait for
+ * the copy's. The bytes are here already, so what is sent next waits over there. */
+static CUresult hold_back(const struct gpc_copy *c)
+{
+    CUresult r = gpc_stream_fence(c->on, c->stream);
+    if (r == CUDA_SUCCESS)
+        gpc_session_settle_fence(c->on->session);
+    return r;
+}
+
+static CUresult end_blocking(const struct gpc_copy *c)
+{
+    if (must_ask(c) || must_wait(c))
+        return gpc_wire_cuStreamSynchronize_on(c->on, c->stream);
+    return c->src.kind == GPC_END_PINNED && c->messages > 0 ? hold_back(c) : CUDA_SUCCESS;
+}
+
 /* For who profiles: what the host's end is to the application. */
 static void tell_host_memory(const struct gpc_copy *c)
 {
@@ -77,8 +95,7 @@ CUresult gpc_copy_run(struct gpc_copy *c)
     if (GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
         tell_host_memory(c);
     r = s->run(c);
-    bool waits = c->blocking && (must_ask(c) || must_wait(c));
-    return r == CUDA_SUCCESS && waits ? gpc_wire_cuStreamSynchronize_on(c->on, c->stream) : r;
+    return r == CUDA_SUCCESS && c->blocking ? end_blocking(c) : r;
 }
 
 /* The box of a copy in an array. */

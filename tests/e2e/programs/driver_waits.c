@@ -110,6 +110,26 @@ static void sizes(void)
     CU(cuMemsetD8(words, 0, BYTES));
 }
 
+/* Out of pinned memory a copy without a stream is over when it returns, for streams, too, that wait for
+ * no other. */
+static void uploads(void)
+{
+    static unsigned pinned[1 << 20];
+    CUdeviceptr to;
+    CU(cuMemHostRegister(pinned, sizeof pinned, 0));
+    CU(cuMemAlloc(&to, sizeof pinned));
+    for (unsigned i = 1; i <= ROUNDS / 4; i++) {
+        unsigned got = 0, *last = &pinned[sizeof pinned / sizeof *pinned - 1];
+        *last = i;
+        CU(cuMemcpyHtoD(to, pinned, sizeof pinned));
+        CU(cuMemcpyDtoHAsync(&got, to + sizeof pinned - sizeof got, sizeof got, stream));
+        EXPECT(got == i, "round %u: %u behind the copy", i, got);
+        CU(cuCtxSynchronize());
+    }
+    CU(cuMemFree(to));
+    CU(cuMemHostUnregister(pinned));
+}
+
 static void CUDA_CB set_flag(void *flag)
 {
     __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE);
@@ -360,6 +380,7 @@ int main(int argc, char **argv)
         count(rounds);
     } else {
         sizes();
+        uploads();
         host_functions();
         whole();
         legacy();
