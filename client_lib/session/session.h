@@ -104,6 +104,8 @@ struct gpc_session *gpc_session_at(uint32_t index);
 bool gpc_session_sync(void);
 /* The connection is over: say so once, let every listed call fail. */
 void gpc_session_lose(struct gpc_session *s, const char *what);
+/* Likewise, for an error of the transport's. */
+void gpc_session_lose_for(struct gpc_session *s, int error);
 /* Whether its worker can still be reached. */
 bool gpc_session_works(const struct gpc_session *s);
 /* Of a handle that the application holds. */
