@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "activity_table.h"
-#include "cancel.h"
 #include "captures.h"
 #include "gp_errors.h"
 #include "gpc_wire.h"
@@ -148,20 +147,6 @@ static bool deliver(struct gpc_session *s, const void *message, size_t size)
     return right;
 }
 
-/* A thread in here holds submit_lock or may have the right to read: what a handler of a signal
- * calls meanwhile would wait for this very thread (gpc_enter). */
-static int inside_begin(void)
-{
-    gpc_thread()->inside++;
-    return gpc_cancel_off();
-}
-
-static void inside_end(int cancel)
-{
-    gpc_cancel_back(cancel);
-    gpc_thread()->inside--;
-}
-
 /* Read one message (the caller has the right to read). False when none came. */
 static bool read_one(struct gpc_session *s, int64_t timeout_us)
 {
@@ -229,7 +214,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     struct gp_header *h = call->request;
     h->flags = wait ? GP_FLAG_WAITED : 0;
     call->state = GPC_CALL_QUEUED;
-    int cancel = inside_begin();
+    int cancel = gpc_inside_begin();
     bool managed = gpc_managed_before(call);
     if (!managed)
         gpc_message_touch(s, call->in, call->in_count);
@@ -238,7 +223,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
         pthread_mutex_unlock(&s->submit_lock);
         if (managed)
             gpc_managed_after();
-        inside_end(cancel);
+        gpc_inside_end(cancel);
         return CUDA_ERROR_NOT_READY;
     }
     int r = gp_op_table[h->op].in_context ? follow_context(s, call->route.context) : 0;
@@ -263,7 +248,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
         waiting_withdraw(s, call);
     if (r != 0 && r != -EMSGSIZE)
         lose_sending(s, r);
-    inside_end(cancel);
+    gpc_inside_end(cancel);
     return r == 0 ? CUDA_SUCCESS : r == -EMSGSIZE ? CUDA_ERROR_INVALID_VALUE : gpc_session_gone(s);
 }
 
@@ -271,11 +256,11 @@ CUresult gpc_session_take_back(struct gpc_session *s)
 {
     if (!s->transport->take_back)
         return CUDA_SUCCESS;
-    int cancel = inside_begin();
+    int cancel = gpc_inside_begin();
     int r = s->transport->take_back(s->channel);
     if (r != 0)
         lose_sending(s, r);
-    inside_end(cancel);
+    gpc_inside_end(cancel);
     return r == 0 ? CUDA_SUCCESS : gpc_session_gone(s);
 }
 
@@ -324,7 +309,7 @@ CUresult gpc_call_post(struct gpc_call *call)
 void gpc_call_await(const struct gpc_call *call)
 {
     struct gpc_session *s = call->route.session;
-    int cancel = inside_begin();
+    int cancel = gpc_inside_begin();
     pthread_mutex_lock(&s->wait_lock);
     while (call->state < GPC_CALL_DONE) {
         if (s->reading) {
@@ -339,7 +324,7 @@ void gpc_call_await(const struct gpc_call *call)
         pthread_cond_broadcast(&s->wait_changed);
     }
     pthread_mutex_unlock(&s->wait_lock);
-    inside_end(cancel);
+    gpc_inside_end(cancel);
 }
 
 CUresult gpc_call_begin(struct gpc_call *call)
@@ -378,14 +363,14 @@ static bool read_some(struct gpc_session *s)
     pthread_mutex_unlock(&s->wait_lock);
     if (!mine)
         return false;
-    int cancel = inside_begin();
+    int cancel = gpc_inside_begin();
     while (read_one(s, 0) && gpc_session_works(s))
         some = true;
     pthread_mutex_lock(&s->wait_lock);
     s->reading = false;
     pthread_cond_broadcast(&s->wait_changed);
     pthread_mutex_unlock(&s->wait_lock);
-    inside_end(cancel);
+    gpc_inside_end(cancel);
     return some;
 }
 
@@ -421,7 +406,7 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
 {
     if (!gpc_session_works(s))
         return gpc_session_gone(s);
-    int cancel = inside_begin();
+    int cancel = gpc_inside_begin();
     s->transport->flush(s->channel);
     pthread_mutex_lock(&s->wait_lock);
     if (gpc_session_notices(s) != seen || s->broken) {
@@ -439,6 +424,6 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
         pthread_cond_broadcast(&s->wait_changed);
         pthread_mutex_unlock(&s->wait_lock);
     }
-    inside_end(cancel);
+    gpc_inside_end(cancel);
     return gpc_session_works(s) ? CUDA_SUCCESS : gpc_session_gone(s);
 }

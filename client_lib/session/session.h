@@ -43,6 +43,7 @@
 #include <pthread.h>
 
 #include "call.h"
+#include "cancel.h"
 #include "operations.h"
 #include "thread_local.h"
 #include "transport/transport.h"
@@ -213,6 +214,18 @@ struct gpc_thread *gpc_thread_make(void);
 static inline struct gpc_thread *gpc_thread(void)
 {
     return gpc_thread_self ? gpc_thread_self : gpc_thread_make();
+}
+/* A thread in here holds submit_lock or may have the right to read: what a handler of a signal
+ * calls meanwhile would wait for this very thread (gpc_enter). */
+static inline int gpc_inside_begin(void)
+{
+    gpc_thread()->inside++;
+    return gpc_cancel_off();
+}
+static inline void gpc_inside_end(int cancel)
+{
+    gpc_cancel_back(cancel);
+    gpc_thread()->inside--;
 }
 /* This thread's default stream in the route's context, made on first use. */
 CUresult gpc_thread_stream(const struct gpc_route *on, CUstream *stream);
