@@ -4,6 +4,7 @@
  * to it. Over a network it is this process's own, and copies into it come as
  * notices: what is still on its way is kept here.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -314,6 +315,15 @@ GPC_EXPORT CUresult cuMemFreeHost(void *p)
     return gpc_leave(range_release(&range));
 }
 
+/* Whether nothing is mapped somewhere in there. The call looks at mappings and writes nothing; where
+ * pages are larger than these it may not look. */
+static bool has_a_hole(uint64_t address, size_t bytes)
+{
+    uint64_t into = address % 4096;
+    return msync((void *)(uintptr_t)(address - into), bytes + into, MS_ASYNC) != 0 &&
+           errno == ENOMEM;
+}
+
 CUresult gpc_as_cuMemHostRegister_v2(uint16_t op, void *p, size_t bytesize, unsigned int Flags)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
@@ -324,6 +334,8 @@ CUresult gpc_as_cuMemHostRegister_v2(uint16_t op, void *p, size_t bytesize, unsi
     struct gpc_range range;
     uint64_t address = (uint64_t)(uintptr_t)p;
     if (!p || bytesize == 0 || address + bytesize < address)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & ~(known | CU_MEMHOSTREGISTER_IOMEMORY) || has_a_hole(address, bytesize))
         return CUDA_ERROR_INVALID_VALUE;
     if (Flags & ~known)
         return gpc_refuse_because(op, "memory of a device");

@@ -2,6 +2,7 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 static void CUDA_CB on_notice(CUasyncNotificationInfo *info, void *data,
                               CUasyncCallbackHandle callback)
@@ -49,6 +50,19 @@ static void unified_functions(void)
     CU(cuLibraryUnload(library));
 }
 
+/* A soft GPU by itself looks at no mappings. */
+static void registered_holes(void)
+{
+    enum { PIECE = 65536 };
+    char *p = mmap(NULL, 3 * PIECE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(p != MAP_FAILED && munmap(p + PIECE, PIECE) == 0, "no memory");
+    CU(cuMemHostRegister(p + 333, PIECE - 1000, 0));
+    CU(cuMemHostUnregister(p + 333));
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(p, 3 * PIECE, 0));
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(p + PIECE, PIECE, 0));
+    munmap(p, 3 * PIECE);
+}
+
 /* Gone from CUDA 13; the name is exported all the same. */
 static void profile_files(void)
 {
@@ -65,6 +79,7 @@ int main(void)
     notifications();
     writes_of_others();
     unified_functions();
+    registered_holes();
     profile_files();
     driver_stop();
     return finish("driver_answers");

@@ -1,6 +1,8 @@
 /* Memory sets of all widths, in one and two dimensions, and copies of every direction. */
 #include "driver.h"
 
+#include <sys/mman.h>
+
 enum { WIDTH = 50, HEIGHT = 20 };
 
 static unsigned char image[512 * HEIGHT];
@@ -212,9 +214,25 @@ static void pointers(void)
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(device + 8));
 }
 
+/* Memory is registered as CUDA knows it, and once. */
+static void registrations(void)
+{
+    enum { PAGES = 3 * 65536 };
+    char *p = mmap(NULL, PAGES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(p != MAP_FAILED, "no memory");
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(p, PAGES, 0x100));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(p, 0, 0));
+    CU(cuMemHostRegister(p + 333, PAGES - 1000, 0));
+    CU_GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+             cuMemHostRegister(p + 333, PAGES - 1000, 0));
+    CU(cuMemHostUnregister(p + 333));
+    munmap(p, PAGES);
+}
+
 int main(void)
 {
     driver_start();
+    registrations();
     sets();
     sets_in_two_dimensions();
     copies_in_two_dimensions();
