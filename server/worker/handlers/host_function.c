@@ -63,14 +63,22 @@ CUresult gpw_cuGraphLaunch(struct gpw_session *s, CUgraphExec hGraph, CUstream h
     return r;
 }
 
+/* Under the lock: whether a stream is, or may come to be, held up by it. Those of graphs hold nothing
+ * up while no graph runs; to one that is launched a driver does not come any more after an error. */
+static bool holds_up(const struct gpw_session *s, const struct host_function *f)
+{
+    if (f->stage != WAITING)
+        return true;
+    return !f->in_graph && !f->aside && (f->always || !s->sticky);
+}
+
 bool gpw_host_functions_pending(struct gpw_session *s)
 {
     struct gpw_host_functions *all = s->host_functions;
-    /* those of graphs stay in the list, and hold nothing up while no graph runs */
     bool pending = all->running[0] || all->running[1];
     pthread_mutex_lock(&all->lock);
     for (struct host_function *f = all->list; f && !pending; f = f->next)
-        pending = !(f->in_graph || f->aside) || f->stage != WAITING;
+        pending = holds_up(s, f);
     pthread_mutex_unlock(&all->lock);
     return pending;
 }
@@ -266,8 +274,9 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (captures && (r = captured_into(s, stream, f)) != CUDA_SUCCESS)
         return function_given(s, f, r);
-    r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
-                                 : s->driver->cuLaunchHostFunc(stream, on_function, f);
+    f->always = flags & GP_HOST_CALLBACK;
+    r = f->always ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
+                  : s->driver->cuLaunchHostFunc(stream, on_function, f);
     r = function_given(s, f, r);
     return r == CUDA_SUCCESS && flags & GP_HOST_HIDDEN ? gpw_graph_hide_last(s, stream) : r;
 }

@@ -100,6 +100,8 @@ int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult result,
     reply->h.flags = GP_FLAG_REPLY;
     reply->h.seq = t.seq;
     reply->result = (int32_t)because(s, result);
+    if (gp_error_is_sticky(reply->result) && !s->sticky)
+        s->sticky = reply->result;
     return gpw_session_send(s, m);
 }
 
