@@ -2,8 +2,9 @@
 
     python tests/gpu/edges.py [--soft PATH]
 
-Attributes of kernels, pinned memory, arguments that fit nothing, and what is left of a process
-after a fault. It takes a few seconds and compares nothing: a line that differs is marked.
+Attributes of kernels, pinned memory, arguments that fit nothing, which calls a host function holds
+up, and what is left of a process after a fault. It takes up to half a minute and compares nothing:
+a line that differs is marked.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import mmap
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,8 @@ def answers(library: str) -> Iterator[tuple[str, Any]]:
     yield from pinned(cuda)
     yield from shapes(cuda, function)
     yield from refused(cuda, context)
+    yield from registered(cuda)
+    yield from beside_a_function(cuda, context)
     at = ctypes.c_uint64()
     cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0)
     cuda.cuCtxSetCurrent(context)
@@ -125,6 +130,79 @@ def refused(cuda: ctypes.CDLL, context: ctypes.c_void_p) -> Iterator[tuple[str, 
     yield "record an event of another context", cuda.cuEventRecord(event, stream)
     cuda.cuCtxDestroy_v2(other)
     cuda.cuCtxSetCurrent(context)
+
+
+def registered(cuda: ctypes.CDLL) -> Iterator[tuple[str, Any]]:
+    """Memory of the program that the driver may find no pages for."""
+    for what, length, protection, flags in (
+        ("a flag of nobody's", 8192, mmap.PROT_READ | mmap.PROT_WRITE, 0x100),
+        ("read only", 8192, mmap.PROT_READ, 0),
+        ("read only, and said so", 8192, mmap.PROT_READ, 8),
+        ("protected", 8192, 0, 0),
+        ("a page that is mapped, and one that is not", 4096, mmap.PROT_READ | mmap.PROT_WRITE, 0),
+    ):
+        at = hole(length, protection)
+        yield f"register: {what}", cuda.cuMemHostRegister_v2(at, ctypes.c_size_t(8192), flags)
+        cuda.cuMemHostUnregister(at)
+
+
+def hole(length: int, protection: int) -> ctypes.c_void_p:
+    """Two pages at an address, of which `length` bytes are mapped."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    at = libc.mmap(None, ctypes.c_size_t(8192), protection, private, -1, ctypes.c_size_t(0))
+    if length < 8192:
+        libc.munmap(ctypes.c_void_p(at + length), ctypes.c_size_t(8192 - length))
+    return ctypes.c_void_p(at)
+
+
+def beside_a_function(cuda: ctypes.CDLL, context: ctypes.c_void_p) -> Iterator[tuple[str, Any]]:
+    """Which calls come back while a stream is held up by a host function."""
+    stream, event, module = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    at, reserved, handle = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
+    memory, size = ctypes.c_void_p(), ctypes.c_size_t(2 << 20)
+    pinned_here = (ctypes.c_int * 8)(1, 0, 1, 0)  # CUmemAllocationProp: pinned, on device 0
+    both_ways = (ctypes.c_int * 3)(1, 0, 3)  # CUmemAccessDesc: device 0 reads and writes
+    none, zero = ctypes.c_uint64(0), ctypes.c_size_t(0)
+    for what, call in {
+        "allocate": lambda: cuda.cuMemAlloc_v2(ctypes.byref(at), size),
+        "free": lambda: cuda.cuMemFree_v2(at),
+        "reserve": lambda: cuda.cuMemAddressReserve(ctypes.byref(reserved), size, zero, none, none),
+        "create": lambda: cuda.cuMemCreate(ctypes.byref(handle), size, pinned_here, none),
+        "map": lambda: cuda.cuMemMap(reserved, size, zero, handle, none),
+        "open": lambda: cuda.cuMemSetAccess(reserved, size, both_ways, ctypes.c_size_t(1)),
+        "unmap": lambda: cuda.cuMemUnmap(reserved, size),
+        "release": lambda: cuda.cuMemRelease(handle),
+        "pin": lambda: cuda.cuMemHostAlloc(ctypes.byref(memory), size, 0),
+        "make a stream": lambda: cuda.cuStreamCreate(ctypes.byref(stream), 1),
+        "make an event": lambda: cuda.cuEventCreate(ctypes.byref(event), 2),
+        "load": lambda: cuda.cuModuleLoadData(ctypes.byref(module), PTX),
+        "unload": lambda: cuda.cuModuleUnload(module),
+    }.items():
+        yield f"beside a function: {what}", comes_back(cuda, context, call)
+
+
+def comes_back(cuda: ctypes.CDLL, context: ctypes.c_void_p, call: Callable[[], int]) -> str:
+    go_on, held = threading.Event(), ctypes.c_void_p()
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: go_on.wait(10) and None)
+    results: list[int] = []
+
+    def ask_it() -> None:
+        cuda.cuCtxSetCurrent(context)
+        results.append(call())
+
+    cuda.cuStreamCreate(ctypes.byref(held), 1)
+    cuda.cuLaunchHostFunc(held, function, None)
+    asks = threading.Thread(target=ask_it)
+    asks.start()
+    asks.join(1)
+    how = "waits" if asks.is_alive() else "comes back"
+    go_on.set()
+    asks.join()
+    cuda.cuStreamSynchronize(held)
+    cuda.cuStreamDestroy_v2(held)
+    return f"{how}, {results[0]}"
 
 
 def ask(library: str) -> dict[str, Any]:
