@@ -101,8 +101,7 @@ static bool is_held_up(struct gpw_session *s, CUcontext context)
     s->driver->cuCtxSetCurrent(context);
     CUresult r = s->driver->cuMemGetInfo_v2(&available, &total);
     s->driver->cuCtxSetCurrent(before);
-    if (gp_error_is_sticky((int)r) && !s->sticky)
-        s->sticky = (int32_t)r;
+    s->faulted = s->faulted || gp_error_is_sticky((int)r);
     return gpw_host_functions_pending(s);
 }
 

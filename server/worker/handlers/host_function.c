@@ -69,7 +69,7 @@ static bool holds_up(const struct gpw_session *s, const struct host_function *f)
 {
     if (f->stage != WAITING)
         return true;
-    return !f->in_graph && !f->aside && (f->always || !s->sticky);
+    return !f->in_graph && !f->aside && (f->always || f->anew || !s->faulted);
 }
 
 bool gpw_host_functions_pending(struct gpw_session *s)
@@ -275,6 +275,7 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     if (captures && (r = captured_into(s, stream, f)) != CUDA_SUCCESS)
         return function_given(s, f, r);
     f->always = flags & GP_HOST_CALLBACK;
+    f->anew = s->faulted; /* what has failed would refuse it */
     r = f->always ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
                   : s->driver->cuLaunchHostFunc(stream, on_function, f);
     r = function_given(s, f, r);

@@ -14,6 +14,7 @@ struct host_function {
     uint64_t cookie;
     bool in_graph;    /* comes again with every launch of the graph, until it is gone */
     bool always;      /* a callback, which is called after an error of the GPU's as well */
+    bool anew;        /* in a context that was made behind such an error */
     bool aside;       /* no stream comes to it: the driver does when nothing keeps it any more */
     enum stage stage; /* under `lock` */
     CUresult stream_result;
