@@ -144,24 +144,28 @@ CUresult gpc_stream_fence(const struct gpc_route *on, CUstream stream)
                : gpc_wire_cuStreamSynchronize_on(on, stream);
 }
 
-GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
+CUresult gpc_stream_wait(struct gpc_route *on, CUstream stream)
 {
     uint64_t wire;
-    struct gpc_route on;
-    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamSynchronize, hStream);
+    CUresult r = gpc_route_stream(on, stream, &wire);
     if (r != CUDA_SUCCESS)
         return r;
-    if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
-        return gpc_leave(r);
-    uint64_t behind = gpc_session_only_uploads(&on);
-    if (behind && !gpc_ipc_used() && gpc_stream_is_independent(hStream, wire)) {
-        r = fence(&on, hStream, wire, behind);
-    } else if (!gpc_session_settled(&on)) {
-        r = gpc_complete_stream(&on, hStream);
-        if (r == CUDA_SUCCESS)
-            gpc_session_settle(&on, gpc_thread()->last_answer);
-    }
-    return gpc_leave(r);
+    uint64_t behind = gpc_session_only_uploads(on);
+    if (behind && !gpc_ipc_used() && gpc_stream_is_independent(stream, wire))
+        return fence(on, stream, wire, behind);
+    if (gpc_session_settled(on))
+        return CUDA_SUCCESS;
+    r = gpc_complete_stream(on, stream);
+    if (r == CUDA_SUCCESS)
+        gpc_session_settle(on, gpc_thread()->last_answer);
+    return r;
+}
+
+GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
+{
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamSynchronize, hStream);
+    return r ? r : gpc_leave(gpc_stream_wait(&on, hStream));
 }
 
 /* What a wait has seen to be over is so for whoever asks: what the worker records behind the work may

@@ -21,10 +21,13 @@ CUcontext gpc_stream_context(CUstream stream);
 unsigned long long gpc_stream_identity(CUcontext context, CUstream stream, int per_thread);
 
 struct gpc_route;
-/* What follows, from any thread, finds this stream idle: that is waited for over there. */
 /* Whether work that is put there now comes behind that stream's own alone, which an end of it tells:
  * others do not keep it waiting. */
 bool gpc_stream_is_independent(CUstream stream, uint64_t wire);
+/* As a program's synchronize: until all of it is over, or, where that is known to be copies that are
+ * taken over, until what follows is sure to come behind them. */
+CUresult gpc_stream_wait(struct gpc_route *on, CUstream stream);
+/* What follows, from any thread, finds this stream idle: that is waited for over there. */
 CUresult gpc_stream_fence(const struct gpc_route *on, CUstream stream);
 
 #endif

@@ -50,20 +50,14 @@ static bool must_wait(const struct gpc_copy *c)
 }
 
 /* Out of pinned memory CUDA's are over when they return, for work of streams, too, that do not wait for
- * the copy's. The bytes are here already, so what is sent next waits over there. */
-static CUresult hold_back(const struct gpc_copy *c)
-{
-    CUresult r = gpc_stream_fence(c->on, c->stream);
-    if (r == CUDA_SUCCESS)
-        gpc_session_settle_fence(c->on->session);
-    return r;
-}
-
+ * the copy's; out of pageable memory it is enough that the bytes are taken over. */
 static CUresult end_blocking(const struct gpc_copy *c)
 {
     if (must_ask(c) || must_wait(c))
         return gpc_wire_cuStreamSynchronize_on(c->on, c->stream);
-    return c->src.kind == GPC_END_PINNED && c->messages > 0 ? hold_back(c) : CUDA_SUCCESS;
+    bool taken_over = c->messages > 0;
+    return taken_over && c->src.kind == GPC_END_PINNED ? gpc_stream_wait(c->on, c->stream)
+                                                       : CUDA_SUCCESS;
 }
 
 /* For who profiles: what the host's end is to the application. */
