@@ -63,6 +63,29 @@ static void registered_holes(void)
     munmap(p, 3 * PIECE);
 }
 
+static void CUDA_CB call_cuda(CUstream stream, CUresult status, void *results)
+{
+    CUresult *of = results;
+    CUdeviceptr memory;
+    of[0] = status;
+    of[1] = cuMemAlloc(&memory, 16 << 20);
+    of[2] = cuStreamSynchronize(stream);
+}
+
+/* It would wait for what waits for it. */
+static void calls_in_a_callback(void)
+{
+    CUresult of[3] = {CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN};
+    CUstream stream;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamAddCallback(stream, call_cuda, of, 0));
+    CU(cuStreamSynchronize(stream));
+    EXPECT(of[0] == CUDA_SUCCESS, "the callback was told %s", driver_name(of[0]));
+    EXPECT(of[1] == CUDA_ERROR_NOT_PERMITTED, "it allocated: %s", driver_name(of[1]));
+    EXPECT(of[2] == CUDA_ERROR_NOT_PERMITTED, "it waited: %s", driver_name(of[2]));
+    CU(cuStreamDestroy(stream));
+}
+
 /* Gone from CUDA 13; the name is exported all the same. */
 static void profile_files(void)
 {
@@ -80,6 +103,7 @@ int main(void)
     writes_of_others();
     unified_functions();
     registered_holes();
+    calls_in_a_callback();
     profile_files();
     driver_stop();
     return finish("driver_answers");
