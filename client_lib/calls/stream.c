@@ -19,6 +19,7 @@
 #include "shared.h"
 
 static unsigned long long last_id = 2; /* 1 and 2 are the default streams' */
+static unsigned independent;           /* those that the legacy stream does not wait for */
 
 static struct gpc_stream *stream_of(CUstream hStream)
 {
@@ -51,7 +52,16 @@ CUresult gpc_stream_note_in(CUcontext context, CUstream made, unsigned flags, in
     *s = (struct gpc_stream){context, flags, clamped(context, priority),
                              __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED)};
     gpc_handle_attach((uint64_t)made, s);
+    if (flags & CU_STREAM_NON_BLOCKING)
+        __atomic_add_fetch(&independent, 1, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
+}
+
+static void forget(struct gpc_stream *s)
+{
+    if (s->flags & CU_STREAM_NON_BLOCKING)
+        __atomic_sub_fetch(&independent, 1, __ATOMIC_RELAXED);
+    gpc_handle_free(s);
 }
 
 CUresult gpc_stream_note(CUstream made, unsigned flags, int priority)
@@ -72,7 +82,7 @@ CUresult gpc_as_cuStreamDestroy_v2(uint16_t op, CUstream hStream)
     gpc_captures_ended((uint64_t)hStream); /* what it captured goes with it */
     if (r == CUDA_SUCCESS) {
         gpc_managed_stream_ended((uint64_t)hStream);
-        gpc_handle_free(s);
+        forget(s);
     }
     return gpc_leave(r);
 }
@@ -82,7 +92,7 @@ static void stream_ended(uint64_t id, void *shadow, void *context)
     struct gpc_stream *s = shadow;
     if (s && s->context == context) {
         gpc_handle_drop(id);
-        gpc_handle_free(s);
+        forget(s);
     }
 }
 
@@ -114,6 +124,12 @@ bool gpc_stream_is_independent(CUstream hStream, uint64_t wire)
     if (gpc_host_functions_outstanding()) /* the default stream waits for others that may be blocked */
         return false;
     return wire == GP_STREAM_LEGACY || (s && (s->flags & CU_STREAM_NON_BLOCKING));
+}
+
+bool gpc_stream_is_alone(uint64_t wire)
+{
+    return wire == GP_STREAM_LEGACY && __atomic_load_n(&independent, __ATOMIC_RELAXED) == 0 &&
+           gpc_handle_most(GP_HANDLE_CONTEXT) <= 1 && !gpc_ipc_used();
 }
 
 /*

@@ -49,15 +49,16 @@ static bool must_wait(const struct gpc_copy *c)
     return (c->dst.known && c->dst.range.sync) || (c->src.known && c->src.range.sync);
 }
 
-/* Out of pinned memory CUDA's are over when they return, for work of streams, too, that do not wait for
- * the copy's; out of pageable memory it is enough that the bytes are taken over. */
+/* Such copies are over when they return, also for work of streams that do not wait for the copy's. Of
+ * those out of pageable memory CUDA promises less, and keeps as much. */
 static CUresult end_blocking(const struct gpc_copy *c)
 {
     if (must_ask(c) || must_wait(c))
         return gpc_wire_cuStreamSynchronize_on(c->on, c->stream);
-    bool taken_over = c->messages > 0;
-    return taken_over && c->src.kind == GPC_END_PINNED ? gpc_stream_wait(c->on, c->stream)
-                                                       : CUDA_SUCCESS;
+    bool from_here = c->src.kind == GPC_END_PINNED || c->src.kind == GPC_END_PAGEABLE;
+    bool taken_over = from_here && c->messages > 0;
+    return taken_over && !gpc_stream_is_alone(c->on->stream) ? gpc_stream_wait(c->on, c->stream)
+                                                             : CUDA_SUCCESS;
 }
 
 /* For who profiles: what the host's end is to the application. */
