@@ -198,9 +198,10 @@ static void registered(void)
     say_registered(stack + PAGE - (uintptr_t)stack % PAGE, PAGE);
     REQUIRE(mprotect(p + PAGE, PAGE, PROT_READ) == 0, "not protected");
     say_registered(p, 3 * PAGE);
-    REQUIRE(munmap(p + PAGE, PAGE) == 0, "not unmapped");
-    say_registered(p, 3 * PAGE);
     puts("");
+    REQUIRE(munmap(p + PAGE, PAGE) == 0, "not unmapped");
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuMemHostRegister(p, 3 * PAGE, CU_MEMHOSTREGISTER_DEVICEMAP));
     close(file);
 }
 
