@@ -148,6 +148,7 @@ DRIVER_PROGRAMS = (
     Program("driver_fault", "driver_fault", driver=True),
     Program("driver_fault_copied", "driver_fault", driver=True, arguments=("copied",)),
     Program("driver_fault_function", "driver_fault", driver=True, arguments=("function",)),
+    Program("driver_fault_unseen", "driver_fault", driver=True, arguments=("unseen",)),
     Program("driver_fork", "driver_fork", driver=True),
     Program("driver_exit", "driver_exit", driver=True),
     Program("driver_exit_hard", "driver_exit", driver=True, arguments=("_exit",)),

@@ -1,7 +1,6 @@
 /* Contexts: the primary ones by the client's number, others made for it. */
 #include "function.h"
 #include "gate.h"
-#include "gp_errors.h"
 #include "gpw_handlers.h"
 #include "green.h"
 #include "handles.h"
@@ -89,22 +88,6 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     s->driver->cuCtxSetCurrent(before == context ? NULL : before);
 }
 
-/* The driver waits for the host functions of every context, but for those that a fault keeps it from:
- * whether there was one may not have been seen. */
-static bool is_held_up(struct gpw_session *s, CUcontext context)
-{
-    CUcontext before = NULL;
-    size_t available, total;
-    if (!gpw_host_functions_pending(s))
-        return false;
-    s->driver->cuCtxGetCurrent(&before);
-    s->driver->cuCtxSetCurrent(context);
-    CUresult r = s->driver->cuMemGetInfo_v2(&available, &total);
-    s->driver->cuCtxSetCurrent(before);
-    s->faulted = s->faulted || gp_error_is_sticky((int)r);
-    return gpw_host_functions_pending(s);
-}
-
 CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevice dev,
                                 uint32_t reset)
 {
@@ -124,7 +107,8 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     gpw_peers_context_ended(s, (CUcontext)real);
-    if (is_held_up(s, (CUcontext)real))
+    gpw_host_functions_look(s);
+    if (gpw_host_functions_pending(s)) /* the driver waits for those of every context */
         return GPW_AGAIN;
     gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
     gpw_memory_context_ended(s, (CUcontext)real);

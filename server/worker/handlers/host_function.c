@@ -10,12 +10,15 @@
 #include <stdlib.h>
 
 #include "budget.h"
+#include "gp_errors.h"
 #include "gpw_handlers.h"
 #include "graph.h"
 #include "graph_node.h"
+#include "green.h"
 #include "handles.h"
 #include "host_function.h"
 #include "host_function_kept.h"
+#include "loop.h"
 
 /* With what the driver keeps of it. */
 #define FUNCTION_BYTES (sizeof(struct host_function) + 512)
@@ -65,11 +68,9 @@ CUresult gpw_cuGraphLaunch(struct gpw_session *s, CUgraphExec hGraph, CUstream h
 
 /* Under the lock: whether a stream is, or may come to be, held up by it. Those of graphs hold nothing
  * up while no graph runs; to one that is launched a driver does not come any more after an error. */
-static bool holds_up(const struct gpw_session *s, const struct host_function *f)
+static bool holds_up(const struct host_function *f)
 {
-    if (f->stage != WAITING)
-        return true;
-    return !f->in_graph && !f->aside && (f->always || f->anew || !s->faulted);
+    return f->stage != WAITING || !(f->in_graph || f->aside || f->lost);
 }
 
 bool gpw_host_functions_pending(struct gpw_session *s)
@@ -78,9 +79,48 @@ bool gpw_host_functions_pending(struct gpw_session *s)
     bool pending = all->running[0] || all->running[1];
     pthread_mutex_lock(&all->lock);
     for (struct host_function *f = all->list; f && !pending; f = f->next)
-        pending = holds_up(s, f);
+        pending = holds_up(f);
     pthread_mutex_unlock(&all->lock);
     return pending;
+}
+
+/* The driver says so of any event of the context's, which is current then. */
+static bool has_failed(struct gpw_session *s, CUcontext context)
+{
+    CUevent event;
+    bool before = gpw_strict(s, false);
+    CUresult r = s->driver->cuCtxSetCurrent(context);
+    if (r == CUDA_SUCCESS)
+        r = gpw_event_take(s, context, &event);
+    if (r == CUDA_SUCCESS) {
+        r = s->driver->cuEventQuery(event);
+        gpw_event_give(s, context, event);
+    }
+    gpw_strict(s, before);
+    return gp_error_is_sticky((int)r);
+}
+
+static void context_look(struct gpw_session *s, uint64_t id, uint64_t real, void *functions)
+{
+    struct gpw_host_functions *all = functions;
+    CUcontext context = (CUcontext)real;
+    (void)id;
+    if (gpw_context_root(s, context) != context || !has_failed(s, context))
+        return;
+    pthread_mutex_lock(&all->lock);
+    for (struct host_function *f = all->list; f; f = f->next)
+        f->lost |= f->context == context && !f->always;
+    pthread_mutex_unlock(&all->lock);
+}
+
+void gpw_host_functions_look(struct gpw_session *s)
+{
+    CUcontext before = NULL;
+    if (!gpw_host_functions_pending(s))
+        return;
+    s->driver->cuCtxGetCurrent(&before);
+    gpw_handle_each(s, GP_HANDLE_CONTEXT, context_look, s->host_functions);
+    s->driver->cuCtxSetCurrent(before);
 }
 
 /* Runs on the driver's thread; no call of CUDA is allowed here. Launches of a graph may
@@ -275,7 +315,8 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     if (captures && (r = captured_into(s, stream, f)) != CUDA_SUCCESS)
         return function_given(s, f, r);
     f->always = flags & GP_HOST_CALLBACK;
-    f->anew = s->faulted; /* what has failed would refuse it */
+    s->driver->cuCtxGetCurrent(&f->context);
+    f->context = gpw_context_root(s, f->context);
     r = f->always ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
                   : s->driver->cuLaunchHostFunc(stream, on_function, f);
     r = function_given(s, f, r);

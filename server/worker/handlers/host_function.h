@@ -8,6 +8,9 @@
 int gpw_host_functions_open(struct gpw_session *s);
 /* Whether any stream comes to one, those in running graphs included. */
 bool gpw_host_functions_pending(struct gpw_session *s);
+/* A driver comes to none any more in a context whose work has failed, which nobody may have been told
+ * yet: those are not pending from here on. */
+void gpw_host_functions_look(struct gpw_session *s);
 
 /* What an instantiated graph alone was given, by its id, a whole graph has taken the place of. */
 void gpw_host_functions_replaced(struct gpw_session *s, uint64_t exec);

@@ -12,10 +12,11 @@ struct host_function {
     struct gpw_wait wait;
     struct gpw_host_functions *all;
     uint64_t cookie;
-    bool in_graph;    /* comes again with every launch of the graph, until it is gone */
-    bool always;      /* a callback, which is called after an error of the GPU's as well */
-    bool anew;        /* in a context that was made behind such an error */
-    bool aside;       /* no stream comes to it: the driver does when nothing keeps it any more */
+    bool in_graph; /* comes again with every launch of the graph, until it is gone */
+    bool always;   /* a callback, which is called after an error of the GPU's as well */
+    bool lost;     /* such an error keeps the driver from it */
+    bool aside;    /* no stream comes to it: the driver does when nothing keeps it any more */
+    CUcontext context;
     enum stage stage; /* under `lock` */
     CUresult stream_result;
     bool gone;        /* of a graph: nothing of the driver's comes to it any more */

@@ -326,6 +326,7 @@ static bool idle(struct gpw_session *s)
     bool look = s->ticks % 5 == 0 && (!gpw_gate_busy(s) || s->ticks % 50 == 0);
     for (uint32_t i = 0; look && i < s->device_count; i++)
         gpw_quota_enforce(s, i);
+    gpw_host_functions_look(s);
     gpw_nccl_tick(s);
     s->ticks++;
     gpw_activity_bring(s);

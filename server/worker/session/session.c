@@ -100,7 +100,6 @@ int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult result,
     reply->h.flags = GP_FLAG_REPLY;
     reply->h.seq = t.seq;
     reply->result = (int32_t)because(s, result);
-    s->faulted = s->faulted || gp_error_is_sticky(reply->result);
     return gpw_session_send(s, m);
 }
 
@@ -120,7 +119,6 @@ int gpw_async_result(struct gpw_session *s, const struct gp_header *h, CUresult 
         return 0;
     r = because(s, r);
     bool sticky = gp_error_is_sticky((int)r);
-    s->faulted = s->faulted || sticky;
     if (sticky && s->sticky)
         return 0; /* told already */
     if (sticky)

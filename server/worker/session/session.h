@@ -160,7 +160,6 @@ struct gpw_session {
     unsigned event_waits; /* calls that wait for an event of the client's */
     bool greeted;         /* gp_hello was right: set last of what it says, for the control thread */
     bool ended;           /* gp_goodbye, or broken */
-    bool faulted;         /* the driver has said that the GPU's work failed */
     int32_t sticky;       /* a CUresult that every later call gives, 0 none */
     int32_t over; /* the same, of the driver's, when the present message's memory was asked for */
     struct gpw_failures failures;

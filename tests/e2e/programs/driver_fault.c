@@ -1,6 +1,7 @@
 /* A kernel that faults, by the driver's own names: the error is sticky, in this process only.
  *   driver_fault copied      the first that hears of it is a copy
  *   driver_fault function    a host function is behind it, which nobody runs or waits for
+ *   driver_fault unseen      likewise, and the first that hears of it is an allocation
  */
 #include "driver.h"
 
@@ -25,7 +26,7 @@ int main(int argc, char **argv)
 {
     CUmodule module;
     CUfunction function;
-    CUdeviceptr p = 0x10, q, good, ordered;
+    CUdeviceptr bad, p = 0x10, q, good, ordered;
     CUstream stream;
     CUevent event;
     int host, value = 0;
@@ -48,6 +49,8 @@ int main(int argc, char **argv)
     if (with_function)
         CU(cuLaunchHostFunc(stream, behind, NULL));
     __atomic_store_n(&may_go_on, 1, __ATOMIC_RELEASE);
+    if (argc > 1 && strcmp(argv[1], "unseen") == 0)
+        cuMemAlloc(&bad, 16 << 20); /* whatever it says, it comes back */
     if (copied)
         CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemcpyDtoH(&host, ordered, 4));
     else
