@@ -214,10 +214,9 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     struct gp_header *h = call->request;
     h->flags = wait ? GP_FLAG_WAITED : 0;
     call->state = GPC_CALL_QUEUED;
+    gpc_message_touch(s, call->in, call->in_count); /* whose handler may call CUDA */
     int cancel = gpc_inside_begin();
     bool managed = gpc_managed_before(call);
-    if (!managed)
-        gpc_message_touch(s, call->in, call->in_count);
     pthread_mutex_lock(&s->submit_lock);
     if (!holds(s, call)) {
         pthread_mutex_unlock(&s->submit_lock);

@@ -271,6 +271,7 @@ static void open_guarded(int number, siginfo_t *info, void *context)
         pthread_mutex_unlock(&s->submit_lock);
     else
         busy++;
+    busy += gpc_thread()->inside; /* it may call CUDA */
     opened++;
     mprotect(page, PAGE, PROT_READ | PROT_WRITE);
 }
