@@ -80,14 +80,17 @@ GPC_EXPORT CUresult cuInit(unsigned int Flags)
     return r;
 }
 
-/* The runtime's own clean-up may come after this and gets DEINITIALIZED. */
+/* The runtime's own clean-up may come after this and gets DEINITIALIZED. What exit() in a handler of a
+ * signal has interrupted may hold any lock of a channel's: then its end alone tells the worker. */
 __attribute__((destructor)) static void at_exit(void)
 {
     if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STATE_FORKED)
         return;
-    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE) && !gpc_thread()->inside)
+    bool inside = gpc_thread()->inside;
+    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE) && !inside)
         gpc_activity_flush(true, NULL);
     __atomic_store_n(&state, STATE_ENDED, __ATOMIC_RELEASE); /* other threads may be at work */
-    gpc_sessions_goodbye();
+    if (!inside)
+        gpc_sessions_goodbye();
     gpc_stats_write(gpc_sessions_transport());
 }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gpupool_common import paths
-from harness import PoolServer, Result
+from harness import PoolServer, Result, Talk, wait_until
 from test_programs import passed
 from toolchain import Toolchain
 
@@ -85,6 +89,35 @@ def test_a_handler_of_a_signal_interrupts_a_wait(
 ) -> None:
     """What it called, exit() too, waited for ever for the answer that its own thread reads."""
     run(server, program, transport, "interrupted")
+
+
+def stands(pid: int) -> bool:
+    """Whether a process has used no processor for a while."""
+
+    def ticks() -> list[str]:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+
+    before = ticks()
+    time.sleep(0.1)
+    return ticks() == before
+
+
+def test_exit_in_a_handler_that_interrupts_an_upload(
+    server: PoolServer, program: str, transport: str
+) -> None:
+    """Its farewell waited for a lock of the channel's that its own thread had."""
+    with closing(Talk([program, "uploading"], server.environment(transport))) as talk:
+        assert talk.line() == "copying"
+        workers = server.worker_pids()
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: stands(talk.process.pid), "the upload stood")
+            talk.process.send_signal(signal.SIGUSR1)
+            assert passed(talk.finish())
+        finally:
+            for pid in workers:
+                os.kill(pid, signal.SIGCONT)
 
 
 def test_nobody_has_the_standard_descriptors(

@@ -13,6 +13,7 @@
  *   driver_process small-stack         launch and copy on the smallest stack that a thread has
  *   driver_process interrupted         call CUDA in a signal's handler that interrupts a wait, go
  *                                      on, and leave by exit() in the next one
+ *   driver_process uploading           copy, 2 MiB each time, until SIGUSR1, and leave likewise
  */
 #define _GNU_SOURCE /* pthread_setattr_default_np */
 #include "driver.h"
@@ -347,6 +348,28 @@ static void interrupted(void)
     EXPECT(0, "exit() in a handler came back");
 }
 
+static void leave(int number)
+{
+    (void)number;
+    exit(finish("driver_process"));
+}
+
+static void uploading(void)
+{
+    static unsigned char bytes[2 << 20];
+    CUdeviceptr to_there;
+    driver_start();
+    CU(cuMemAlloc(&to_there, sizeof bytes));
+    signal(SIGUSR1, leave);
+    for (int i = 0;; i++) {
+        CU(cuMemcpyHtoD(to_there, bytes, sizeof bytes));
+        if (i == 20) { /* by now over all connections */
+            puts("copying");
+            fflush(stdout);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -367,6 +390,8 @@ int main(int argc, char **argv)
         small_stack();
     else if (strcmp(what, "interrupted") == 0)
         interrupted();
+    else if (strcmp(what, "uploading") == 0)
+        uploading();
     else if (strcmp(what, "few-descriptors") == 0)
         few_descriptors();
     else if (strcmp(what, "file-limit") == 0)
