@@ -272,10 +272,14 @@ void gpc_session_context_gone(CUcontext context)
     pthread_mutex_unlock(&s->submit_lock);
 }
 
-/* Where the call goes, or why it does not. */
+/* Where the call goes, or why it does not: a handler of a signal, which may come here by other ways
+ * than gpc_enter, is to send nothing from inside. What managed memory sends there is ours. */
 static CUresult ready(struct gpc_call *call)
 {
+    const struct gpc_thread *t = gpc_thread();
     struct gpc_session *s = gpc_route_session(&call->route);
+    if (t->inside && !t->own_calls)
+        return CUDA_ERROR_NOT_PERMITTED;
     if (!s || !gpc_session_works(s))
         return gpc_session_gone(s);
     if (!gpc_session_has(s, call->request->op))

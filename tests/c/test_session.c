@@ -235,6 +235,22 @@ static void a_fence_goes_behind_one_message_only(void **state)
     assert_int_equal(fake_channel.sent, sent + 1);
 }
 
+/* As a profiler's flush from a handler of exit(), where a signal's has interrupted a wait. */
+static void nothing_is_sent_from_inside(void **state)
+{
+    (void)state;
+    struct gp_req_gp_fence q = {.h.op = GP_OP_gp_fence, .stream = GP_STREAM_LEGACY};
+    struct gpc_call call = {
+        .route.session = gpc_session_at(0), .request = &q.h, .request_size = sizeof q};
+    unsigned sent = fake_channel.sent;
+    int cancel = gpc_inside_begin();
+    assert_int_equal(gpc_call_post(&call), CUDA_ERROR_NOT_PERMITTED);
+    assert_int_equal(gpc_call_begin(&call), CUDA_ERROR_NOT_PERMITTED);
+    gpc_inside_end(cancel);
+    assert_int_equal(fake_channel.sent, sent);
+    assert_int_equal(gpc_call_post(&call), CUDA_SUCCESS);
+}
+
 /* Whatever number a worker says, the program gets an error of CUDA's. */
 static void an_error_is_one_of_cudas(void **state)
 {
@@ -350,15 +366,11 @@ int main(void)
     alarm(120);
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(lost_while_an_answer_is_read),
-        CASE(unsent_but_answered),
-        CASE(lost_before_it_is_listed),
-        CASE(states_of_a_call),
-        CASE(no_bytes_after_the_loss),
-        CASE(a_fence_goes_behind_one_message_only),
-        CASE(an_error_is_one_of_cudas),
-        CASE(a_list_of_names_ends),
-        CASE(what_is_guarded_faults_before_it_is_lent),
+        CASE(lost_while_an_answer_is_read), CASE(unsent_but_answered),
+        CASE(lost_before_it_is_listed),     CASE(states_of_a_call),
+        CASE(no_bytes_after_the_loss),      CASE(a_fence_goes_behind_one_message_only),
+        CASE(nothing_is_sent_from_inside),  CASE(an_error_is_one_of_cudas),
+        CASE(a_list_of_names_ends),         CASE(what_is_guarded_faults_before_it_is_lent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
