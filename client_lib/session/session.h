@@ -22,6 +22,7 @@
  *         peer_move.c lock           streams of our own *
  *         mapped.c opening           pinned memory becoming mapped memory *
  *         ipc.c lock                 other processes' allocations that are open *
+ *         pool.c lock                the devices' own pools, while they are made *
  *   5     image_load.c locks         images from their first piece until they are loaded *
  *   6     managed.c lock             managed memory: its blocks, whose bytes are newer where *
  *   7     session submit_lock        the order of submission: numbers, the channel's sending
