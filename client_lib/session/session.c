@@ -272,13 +272,19 @@ void gpc_session_context_gone(CUcontext context)
     pthread_mutex_unlock(&s->submit_lock);
 }
 
-/* Where the call goes, or why it does not: a handler of a signal, which may come here by other ways
- * than gpc_enter, is to send nothing from inside. What managed memory sends there is ours. */
-static CUresult ready(struct gpc_call *call)
+/* As gpc_enter, for who comes by other ways: a handler of a signal is to send nothing from inside, and
+ * a host function nothing that waits for its end. What managed memory sends there is ours. */
+static bool is_permitted(const struct gp_op_info *op)
 {
     const struct gpc_thread *t = gpc_thread();
+    return t->own_calls || !(t->inside || (t->host_function && op->blocks));
+}
+
+/* Where the call goes, or why it does not. */
+static CUresult ready(struct gpc_call *call)
+{
     struct gpc_session *s = gpc_route_session(&call->route);
-    if (t->inside && !t->own_calls)
+    if (!is_permitted(&gp_op_table[call->request->op]))
         return CUDA_ERROR_NOT_PERMITTED;
     if (!s || !gpc_session_works(s))
         return gpc_session_gone(s);

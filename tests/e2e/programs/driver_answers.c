@@ -70,12 +70,13 @@ static void CUDA_CB call_cuda(CUstream stream, CUresult status, void *results)
     of[0] = status;
     of[1] = cuMemAlloc(&memory, 16 << 20);
     of[2] = cuStreamSynchronize(stream);
+    of[3] = cuMemAddressReserve(&memory, 16 << 20, 0, 0, 0); /* which needs no context */
 }
 
 /* It would wait for what waits for it. */
 static void calls_in_a_callback(void)
 {
-    CUresult of[3] = {CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN};
+    CUresult of[4] = {CUDA_ERROR_UNKNOWN};
     CUstream stream;
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CU(cuStreamAddCallback(stream, call_cuda, of, 0));
@@ -83,6 +84,7 @@ static void calls_in_a_callback(void)
     EXPECT(of[0] == CUDA_SUCCESS, "the callback was told %s", driver_name(of[0]));
     EXPECT(of[1] == CUDA_ERROR_NOT_PERMITTED, "it allocated: %s", driver_name(of[1]));
     EXPECT(of[2] == CUDA_ERROR_NOT_PERMITTED, "it waited: %s", driver_name(of[2]));
+    EXPECT(of[3] == CUDA_ERROR_NOT_PERMITTED, "it reserved: %s", driver_name(of[3]));
     CU(cuStreamDestroy(stream));
 }
 
