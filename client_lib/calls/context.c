@@ -236,7 +236,9 @@ CUresult gpc_context_release(CUdevice dev, bool reset)
     pthread_mutex_lock(&lock);
     struct gpc_context *c = gpc_context_of(ctx);
     bool active = c->retained > 0, ends = active && (reset || c->retained == 1);
-    if (!active && !reset)
+    if (ends && gpc_thread()->host_function) /* for which its end would wait */
+        r = CUDA_ERROR_NOT_PERMITTED;
+    else if (!active && !reset)
         r = CUDA_ERROR_INVALID_CONTEXT;
     else if (active && !reset)
         __atomic_store_n(&c->retained, c->retained - 1, __ATOMIC_RELAXED);

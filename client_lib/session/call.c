@@ -55,8 +55,8 @@ CUresult gpc_enter(uint16_t op, enum gpc_needs needs)
         return r;
     if (gpc_thread()->inside) /* a handler has interrupted a call, which cannot go on before */
         return CUDA_ERROR_NOT_PERMITTED;
-    if (gpc_thread()->host_function && gp_op_table[op].in_context) /* it may wait for this one */
-        return CUDA_ERROR_NOT_PERMITTED;
+    if (gpc_thread()->host_function && (gp_op_table[op].in_context || gp_op_table[op].tidies))
+        return CUDA_ERROR_NOT_PERMITTED; /* it may wait for this one */
     gpc_thread()->last = NULL;
     if (needs == GPC_NEEDS_CONTEXT && !gpc_current())
         return CUDA_ERROR_INVALID_CONTEXT;

@@ -70,13 +70,16 @@ static void CUDA_CB call_cuda(CUstream stream, CUresult status, void *results)
     of[0] = status;
     of[1] = cuMemAlloc(&memory, 16 << 20);
     of[2] = cuStreamSynchronize(stream);
+    if (driver_is_native()) /* whose documentation says "may" */
+        return;
     of[3] = cuMemAddressReserve(&memory, 16 << 20, 0, 0, 0); /* which needs no context */
+    of[4] = cuDevicePrimaryCtxReset(driver_device);
 }
 
 /* It would wait for what waits for it. */
 static void calls_in_a_callback(void)
 {
-    CUresult of[4] = {CUDA_ERROR_UNKNOWN};
+    CUresult of[5] = {[3] = CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_PERMITTED};
     CUstream stream;
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CU(cuStreamAddCallback(stream, call_cuda, of, 0));
@@ -85,6 +88,7 @@ static void calls_in_a_callback(void)
     EXPECT(of[1] == CUDA_ERROR_NOT_PERMITTED, "it allocated: %s", driver_name(of[1]));
     EXPECT(of[2] == CUDA_ERROR_NOT_PERMITTED, "it waited: %s", driver_name(of[2]));
     EXPECT(of[3] == CUDA_ERROR_NOT_PERMITTED, "it reserved: %s", driver_name(of[3]));
+    EXPECT(of[4] == CUDA_ERROR_NOT_PERMITTED, "it reset the device: %s", driver_name(of[4]));
     CU(cuStreamDestroy(stream));
 }
 
