@@ -79,9 +79,13 @@ class Claim:
     #: The memory that a forced one had before, likewise.
     before: int = 0
 
+    def as_dict(self) -> dict[str, Any]:
+        """Without what is as usual: a server of before a field was there knows the rest."""
+        return {key: value for key, value in asdict(self).items() if value != getattr(Claim, key)}
+
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Claim:
-        """ValueError if ``raw`` is not what asdict made of a claim."""
+        """ValueError if ``raw`` is not what :meth:`as_dict` made of a claim."""
         try:
             claim = cls(**raw)
         except TypeError as error:

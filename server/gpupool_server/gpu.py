@@ -285,7 +285,7 @@ class Gpu:
             "settings": self.changed.model_dump(exclude_none=True),
             "quotas": self.quotas,
             "sick": self.sick,
-            "claims": {name: dataclasses.asdict(claim) for name, claim in self.claims.items()},
+            "claims": {name: claim.as_dict() for name, claim in self.claims.items()},
         }
         draft = self._state.with_suffix(".new")
         try:

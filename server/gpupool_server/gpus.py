@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +64,7 @@ class Allocation:
             return {}
         return {
             "request": self.request.as_dict(),
-            "claims": {str(i): dataclasses.asdict(claim) for i, claim in self.claims.items()},
+            "claims": {str(i): claim.as_dict() for i, claim in self.claims.items()},
         }
 
 

@@ -136,3 +136,15 @@ def test_more_groups_never_get_a_tenant_more(
     assert sum(grant.share for grant in given.values()) <= share + least
     if quota.ceiling < 1000:
         assert sum(grant.ceiling for grant in given.values()) <= quota.ceiling + least
+
+
+def test_a_claim_is_written_as_an_older_server_knows_it() -> None:
+    """It refuses fields that it does not know, and with them all that it has of the GPU."""
+    plain = Claim(memory=64, weight=2)
+    assert plain.as_dict() == {"memory": 64, "weight": 2}
+    forced = Claim(memory=32, share=500, pooled=True, forced=True, before=64)
+    assert [Claim.parse(each.as_dict()) for each in (plain, Claim(), forced)] == [
+        plain,
+        Claim(),
+        forced,
+    ]
