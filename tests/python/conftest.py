@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import structlog
 from hypothesis import HealthCheck, settings
 
 from command_harness import front, start_server  # noqa: F401
@@ -51,6 +52,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("gpupool")
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs() -> None:
+    """Commands that an earlier test ran in this process have set up its log."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

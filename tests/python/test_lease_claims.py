@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,13 +30,6 @@ from server_harness import TOKEN, MakeOffice, accepted, eventually, hello, refus
 from test_tenants import ended
 
 # What a server makes of it --------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _plain_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 async def test_a_token_opens_what_it_says(make_office: MakeOffice) -> None:

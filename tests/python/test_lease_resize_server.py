@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-import structlog
 
 from gpupool_common.node_protocol import GrantChange
 from gpupool_server.board import Grant, Member
@@ -14,13 +12,6 @@ from gpupool_server.claims import Claim, LimitsRequest
 from lease_token_harness import GPUS, MIB, NOW, Node, grant, issued
 from server_harness import MakeOffice, accepted, eventually
 from test_lease_claims import restarted
-
-
-@pytest.fixture(autouse=True)
-def _plain_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 def on_board(node: Node, index: int = 0) -> Grant:

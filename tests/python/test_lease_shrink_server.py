@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import structlog
 
 from gpupool_common.lease_token import TokenGrant
 from gpupool_common.node_protocol import LeavingGrant
@@ -22,11 +20,8 @@ BOTH = token_of(*(TokenGrant(index, GPUS[index], 64 * MIB, 500) for index in ran
 
 
 @pytest.fixture(autouse=True)
-def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpupool_server.pool_resize.RETRY_SECONDS", 0.01)
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 def leaving(number: int = 2, over: bool = False) -> LeavingGrant:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import structlog
 
 from gpupool_common.node_protocol import (
     Again,
@@ -27,13 +26,6 @@ from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem
 from link_host import WANT, Host, NodeConnection, applied, no, report_of
 from server_harness import eventually
-
-
-@pytest.fixture(autouse=True)
-def _plain_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest_asyncio.fixture

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 
 import pytest
-import structlog
 import zmq
 import zmq.asyncio
 
@@ -26,14 +24,6 @@ from gpupool_common.node_protocol import (
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.node_server import NodeServer
 from link_host import Host, MakePeer, applied, no, report_of
-
-
-@pytest.fixture(autouse=True)
-def _plain_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
-
 
 # Joining --------------------------------------------------------------------------------------
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 import zmq
 import zmq.asyncio
 from structlog.testing import capture_logs
@@ -23,13 +21,6 @@ from gpupool_server.pool_member import PoolMember
 from link_end import MakeEnd
 from link_host import Host
 from server_harness import MakeOffice, accepted, eventually, hello
-
-
-@pytest.fixture(autouse=True)
-def _plain_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 async def test_a_lease_is_usable_at_once(host: Host, make_end: MakeEnd) -> None:

@@ -11,12 +11,10 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from gpupool_common import protocol
@@ -33,13 +31,6 @@ from server_harness import (
     refused,
     write_worker,
 )
-
-
-@pytest.fixture(autouse=True)
-def _plain_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 async def opened(office: Office, **changes: str | None) -> tuple[str, int]:
