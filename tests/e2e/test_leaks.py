@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ SESSIONS = 1000
 WARM_UP = 300
 AT_A_TIME = 8
 
-#: A session that left one small object behind would leave more than this.
-GROWTH_KIB = 2048
+#: The rest run in so many parts: a thread or an arena of malloc's that comes late grows one of
+#: them, and what sessions leave behind all.
+PARTS = 2
+#: Sessions of a part that left one small object each behind would leave more than this.
+GROWTH_KIB = 1024
 #: What asks files and arbiters has a thread more when one of them is slow, and keeps it.
 SPARE_THREADS = 16
 
@@ -83,10 +87,13 @@ def test_a_thousand_sessions_leave_nothing(
     wait_until(lambda: Levels(server).idle, "the first sessions ended")
     wait_until(lambda: Levels(server).descriptors <= idle.descriptors + 8, "they were closed")
     warm = Levels(server)
-    run_sessions(server, binary, SESSIONS - WARM_UP)
-    try:
-        wait_until(lambda: Levels(server).settled(warm), "all was as before")
-    except AssertionError:
-        raise AssertionError(f"before: {warm}\nafter: {Levels(server)}") from None
-    growth = Levels(server).memory_kib - warm.memory_kib
-    assert growth < GROWTH_KIB, f"{SESSIONS - WARM_UP} sessions left {growth} KiB"
+    memory = [warm.memory_kib]
+    for _ in range(PARTS):
+        run_sessions(server, binary, (SESSIONS - WARM_UP) // PARTS)
+        try:
+            wait_until(lambda: Levels(server).settled(warm), "all was as before")
+        except AssertionError:
+            raise AssertionError(f"before: {warm}\nafter: {Levels(server)}") from None
+        memory.append(Levels(server).memory_kib)
+    growth = min(after - before for before, after in pairwise(memory))
+    assert growth < GROWTH_KIB, f"each part of the sessions left {growth} KiB or more: {memory}"
