@@ -126,10 +126,11 @@ bool gpc_stream_is_independent(CUstream hStream, uint64_t wire)
     return wire == GP_STREAM_LEGACY || (s && (s->flags & CU_STREAM_NON_BLOCKING));
 }
 
-bool gpc_stream_is_alone(uint64_t wire)
+bool gpc_stream_is_alone(const struct gpc_route *on)
 {
-    return wire == GP_STREAM_LEGACY && __atomic_load_n(&independent, __ATOMIC_RELAXED) == 0 &&
-           gpc_handle_most(GP_HANDLE_CONTEXT) <= 1 && !gpc_ipc_used();
+    return on->stream == GP_STREAM_LEGACY && !gpc_ipc_used() &&
+           __atomic_load_n(&independent, __ATOMIC_RELAXED) == 0 &&
+           !__atomic_load_n(&on->session->several_contexts, __ATOMIC_RELAXED);
 }
 
 /*

@@ -24,9 +24,10 @@ struct gpc_route;
 /* Whether work that is put there now comes behind that stream's own alone, which an end of it tells:
  * others do not keep it waiting. */
 bool gpc_stream_is_independent(CUstream stream, uint64_t wire);
-/* Whether all work that there can be comes behind what is in that stream: it is the legacy one of the
- * only context, the program has none that does not wait for that, and no other process shares memory. */
-bool gpc_stream_is_alone(uint64_t wire);
+/* Whether all work that there can be comes behind what is in the route's stream: it is the legacy one
+ * of the only context in which anything was done, the program has none that does not wait for that, and
+ * no other process shares memory. */
+bool gpc_stream_is_alone(const struct gpc_route *on);
 /* As a program's synchronize: until all of it is over, or, where that is known to be copies that are
  * taken over, until what follows is sure to come behind them. */
 CUresult gpc_stream_wait(struct gpc_route *on, CUstream stream);

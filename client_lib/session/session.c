@@ -178,6 +178,8 @@ static int follow_context(struct gpc_session *s, CUcontext context)
     if (context && gpc_session_of_handle((uint64_t)context) != s)
         context = s->wire_context ? s->wire_context : gpc_context_any(s, -1);
     if (context && context != s->wire_context) {
+        if (s->wire_context)
+            __atomic_store_n(&s->several_contexts, true, __ATOMIC_RELAXED);
         struct gp_req_gp_context_set q = {.h = {.op = GP_OP_gp_context_set, .seq = ++s->last_seq},
                                           .ctx = (uint64_t)context};
         r = gpc_message_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);

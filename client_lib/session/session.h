@@ -74,6 +74,7 @@ struct gpc_session {
     uint64_t last_seq;
     uint64_t graph_launches; /* sent; read without the lock */
     CUcontext wire_context;  /* what the worker has current */
+    bool several_contexts;   /* calls have been made in more than one; read without the lock */
     uint32_t wire_capture_mode;
     uint64_t settled_seq, settled_stream;
     CUcontext settled_context;

@@ -204,8 +204,3 @@ void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, v
     }
     walk_end();
 }
-
-uint32_t gpc_handle_most(enum gp_handle_kind kind)
-{
-    return __atomic_load_n(&tables[kind].used, __ATOMIC_RELAXED);
-}

@@ -28,7 +28,5 @@ void gpc_handle_free(void *shadow);
 /* Live ids of a kind, oldest index first, for walks at the end of a context: calls
  * visit(id, shadow, arg). The visitor may drop the id it is given. */
 void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, void *), void *arg);
-/* As many of a kind as there have been at a time, at most. */
-uint32_t gpc_handle_most(enum gp_handle_kind kind);
 
 #endif

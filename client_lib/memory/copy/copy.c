@@ -57,8 +57,8 @@ static CUresult end_blocking(const struct gpc_copy *c)
         return gpc_wire_cuStreamSynchronize_on(c->on, c->stream);
     bool from_here = c->src.kind == GPC_END_PINNED || c->src.kind == GPC_END_PAGEABLE;
     bool taken_over = from_here && c->messages > 0;
-    return taken_over && !gpc_stream_is_alone(c->on->stream) ? gpc_stream_wait(c->on, c->stream)
-                                                             : CUDA_SUCCESS;
+    return taken_over && !gpc_stream_is_alone(c->on) ? gpc_stream_wait(c->on, c->stream)
+                                                     : CUDA_SUCCESS;
 }
 
 /* For who profiles: what the host's end is to the application. */
