@@ -279,6 +279,9 @@ class Control:
         return line
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # a worker that ended before it had read all: uvloop's closed transports raise RuntimeError
+        if self._streams is not None and self._streams[1].is_closing():
+            self.close()
         if self._streams is None:
             own = _one_way()
             try:

@@ -7,11 +7,14 @@ import asyncio
 import base64
 import json
 import random
+import select
+import socket
 import string
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +118,28 @@ async def test_a_worker_s_status_that_nests_without_end(folder: Path) -> None:
     async with await asyncio.start_unix_server(answer, path):
         with pytest.raises(WorkerError):
             await Control(path).status()
+
+
+def test_a_worker_that_ends_with_words_unread(folder: Path) -> None:
+    """Its connection was reset then, and the event loop of servers raised an exception of its own
+    at the next question, which ended that about all sessions."""
+
+    async def ask(listener: socket.socket) -> None:
+        control = Control(folder / "control.sock")
+        await control.say("a word")
+        worker, _ = listener.accept()
+        select.select([worker], [], [], 20)
+        worker.close()
+        await asyncio.sleep(0.1)  # that the loop sees it
+        listener.close()
+        for _ in range(2):
+            with pytest.raises(WorkerError):
+                await control.status()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "control.sock"))
+        listener.listen()
+        uvloop.run(ask(listener))
 
 
 def test_a_cursor_that_nests_without_end() -> None:
