@@ -386,7 +386,8 @@ def test_a_context_ends_under_transfers(pair: Pair) -> None:
     a.peer_send(a.stream(), 2, memory, 64)
     b.peer_recv(LEGACY, 2, there, 64)
     a.peer_send(LEGACY, 3)
-    a.tell("gp_primary_release", struct.pack("<QiI", handle(KIND_CONTEXT, 1), 0, 0))
+    released = struct.pack("<QiI", handle(KIND_CONTEXT, 1), 0, 0)
+    assert a.result("gp_primary_release", released) == 0
     b.peer_send(LEGACY, 1, there, 64)
     assert b.synchronize() == 0
     # whether the second was through when the context ended is a matter of time
