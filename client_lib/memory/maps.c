@@ -19,3 +19,22 @@ bool gpc_maps_next(FILE *maps, struct gpc_mapping *m)
     }
     return false;
 }
+
+bool gpc_maps_check(uint64_t begin, uint64_t end, gpc_maps_judge *judge, const char **why)
+{
+    struct gpc_mapping m;
+    FILE *maps = gpc_maps_open();
+    if (!maps)
+        return false;
+    *why = NULL;
+    while (!*why && begin < end && gpc_maps_next(maps, &m)) {
+        if (m.end <= begin)
+            continue;
+        *why = m.begin <= begin ? judge(&m) : "part of it is not mapped";
+        begin = m.end;
+    }
+    fclose(maps);
+    if (!*why && begin < end)
+        *why = "part of it is not mapped";
+    return true;
+}

@@ -4,7 +4,6 @@
  * to it. Over a network it is this process's own, and copies into it come as
  * notices: what is still on its way is kept here.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +21,7 @@
 #include "its.h"
 #include "landing.h"
 #include "managed.h"
+#include "maps.h"
 #include "memory.h"
 #include "ranges.h"
 #include "remote_host.h"
@@ -315,13 +315,24 @@ GPC_EXPORT CUresult cuMemFreeHost(void *p)
     return gpc_leave(range_release(&range));
 }
 
-/* Whether nothing is mapped somewhere in there. The call looks at mappings and writes nothing; where
- * pages are larger than these it may not look. */
-static bool has_a_hole(uint64_t address, size_t bytes)
+static const char *why_not_readable(const struct gpc_mapping *m)
 {
-    uint64_t into = address % 4096;
-    return msync((void *)(uintptr_t)(address - into), bytes + into, MS_ASYNC) != 0 &&
-           errno == ENOMEM;
+    return m->rights[0] == 'r' ? NULL : "it cannot be read";
+}
+
+static const char *why_not_writable(const struct gpc_mapping *m)
+{
+    return m->rights[1] == 'w' ? why_not_readable(m) : "it cannot be written";
+}
+
+/* Whether the driver would find no pages to pin somewhere in there. */
+static bool cannot_be_pinned(uint64_t address, size_t bytes, unsigned flags)
+{
+    const char *why;
+    bool only_read = flags & CU_MEMHOSTREGISTER_READ_ONLY;
+    return gpc_maps_check(address, address + bytes, only_read ? why_not_readable : why_not_writable,
+                          &why) &&
+           why;
 }
 
 CUresult gpc_as_cuMemHostRegister_v2(uint16_t op, void *p, size_t bytesize, unsigned int Flags)
@@ -335,12 +346,14 @@ CUresult gpc_as_cuMemHostRegister_v2(uint16_t op, void *p, size_t bytesize, unsi
     uint64_t address = (uint64_t)(uintptr_t)p;
     if (!p || bytesize == 0 || address + bytesize < address)
         return CUDA_ERROR_INVALID_VALUE;
-    if (Flags & ~(known | CU_MEMHOSTREGISTER_IOMEMORY) || has_a_hole(address, bytesize))
+    if (Flags & ~(known | CU_MEMHOSTREGISTER_IOMEMORY))
         return CUDA_ERROR_INVALID_VALUE;
     if (Flags & ~known)
         return gpc_refuse_because(op, "memory of a device");
     if (gpc_range_meets(address, bytesize))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (cannot_be_pinned(address, bytesize, Flags))
+        return CUDA_ERROR_INVALID_VALUE;
     range = (struct gpc_range){.begin = address,
                                .size = bytesize,
                                .kind = GPC_RANGE_HOST,

@@ -19,33 +19,19 @@ static const char *why_not_these(const struct gpc_mapping *m)
     return NULL;
 }
 
-/* Every page of it lies in a mapping that can be moved. */
-static const char *why_not_mapped(uint64_t begin, uint64_t end)
-{
-    struct gpc_mapping m;
-    const char *why = NULL;
-    FILE *maps = gpc_maps_open();
-    while (maps && !why && begin < end && gpc_maps_next(maps, &m)) {
-        if (m.end <= begin)
-            continue;
-        why = m.begin <= begin ? why_not_these(&m) : "part of it is not mapped";
-        begin = m.end;
-    }
-    if (maps)
-        fclose(maps);
-    return why || begin >= end ? why : "part of it is not mapped";
-}
-
 /* A page of which the program has registered a part holds what others use, perhaps while they have
  * a lock that a fault needs. */
 const char *gpc_registered_why_not(const struct gpc_range *range)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = range->begin + range->size;
+    const char *why;
     if (range->kind != GPC_RANGE_HOST || !range->registered)
         return NULL;
     if (range->begin % page != 0 || range->size % page != 0)
         return "its pages hold other memory as well: register whole pages";
-    return why_not_mapped(range->begin, range->begin + range->size);
+    return gpc_maps_check(range->begin, end, why_not_these, &why)
+               ? why
+               : "what is mapped here cannot be read";
 }
 
 /* With what the GPU has written that nobody here has looked at yet. */
