@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "call.h"
+#include "captured_copy.h"
 #include "captures.h"
 #include "completion.h"
 #include "export.h"
@@ -213,6 +214,11 @@ GPC_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned
         return CUDA_ERROR_INVALID_HANDLE;
     if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;
+    bool captures = true;
+    if (Flags && (r = gpc_stream_captures(&on, hStream, &captures)) != CUDA_SUCCESS)
+        return r;
+    if (!captures)
+        return CUDA_ERROR_ILLEGAL_STATE;
     if (gpc_session_of_handle((uint64_t)hEvent) == on.session)
         r = gpc_wire_cuStreamWaitEvent_on(&on, hStream, hEvent, Flags);
     else

@@ -256,8 +256,12 @@ static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream 
     struct sg_extent like = {
         .space = SG_SPACE_POOL, .device = pool->device, .context = stream->context, .pool = pool};
     uint64_t address;
-    if (!size || pool->imported)
+    if (pool->imported || (!size && stream->capture))
         return CUDA_ERROR_INVALID_VALUE;
+    if (!size) { /* is no error, and no memory */
+        *out = 0;
+        return CUDA_SUCCESS;
+    }
     if (stream->capture) {
         struct sg_op *op;
         SG_TRY(sg_block_alloc(stream->context, pool->device, size, out, &op));

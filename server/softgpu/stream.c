@@ -109,7 +109,7 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (Flags & CU_EVENT_WAIT_EXTERNAL) {
         if (!stream->capture)
-            return CUDA_ERROR_INVALID_VALUE;
+            return CUDA_ERROR_ILLEGAL_STATE;
         struct sg_op *op = sg_op_new(SG_OP_WAIT, stream->context);
         if (!op)
             return CUDA_ERROR_OUT_OF_MEMORY;

@@ -50,17 +50,42 @@ static void unified_functions(void)
     CU(cuLibraryUnload(library));
 }
 
-/* A soft GPU by itself looks at no mappings. */
-static void registered_holes(void)
+/* A soft GPU by itself looks at no mappings; a card's driver does. */
+static void registered_pages(void)
 {
     enum { PIECE = 65536 };
-    char *p = mmap(NULL, 3 * PIECE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const int both = PROT_READ | PROT_WRITE;
+    char *p = mmap(NULL, 3 * PIECE, both, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     REQUIRE(p != MAP_FAILED && munmap(p + PIECE, PIECE) == 0, "no memory");
     CU(cuMemHostRegister(p + 333, PIECE - 1000, 0));
     CU(cuMemHostUnregister(p + 333));
     CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(p, 3 * PIECE, 0));
     CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(p + PIECE, PIECE, 0));
+    REQUIRE(mprotect(p, PIECE, PROT_READ) == 0, "no protection");
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(p, PIECE, 0));
+    CU(cuMemHostRegister(p, PIECE, CU_MEMHOSTREGISTER_READ_ONLY));
+    CU(cuMemHostUnregister(p));
+    REQUIRE(mprotect(p, PIECE, PROT_NONE) == 0, "no protection");
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(p, PIECE, 0));
     munmap(p, 3 * PIECE);
+}
+
+/* No bytes in a stream's order are no error, as they are elsewhere; a wait for an event that is no
+ * graph's has to be captured. */
+static void answers_of_streams(void)
+{
+    CUstream stream;
+    CUevent event;
+    CUdeviceptr nothing = 1;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CU(cuMemAllocAsync(&nothing, 0, stream));
+    EXPECT(nothing == 0, "no bytes are at %llx", (unsigned long long)nothing);
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&nothing, 0));
+    CU(cuEventRecord(event, stream));
+    CU_GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
+    CU(cuEventDestroy(event));
+    CU(cuStreamDestroy(stream));
 }
 
 static void CUDA_CB call_cuda(CUstream stream, CUresult status, void *results)
@@ -108,7 +133,8 @@ int main(void)
     notifications();
     writes_of_others();
     unified_functions();
-    registered_holes();
+    registered_pages();
+    answers_of_streams();
     calls_in_a_callback();
     profile_files();
     driver_stop();
