@@ -50,7 +50,8 @@ static bool must_wait(const struct gpc_copy *c)
 }
 
 /* Such copies are over when they return, also for work of streams that do not wait for the copy's. Of
- * those out of pageable memory CUDA promises less, and keeps as much. */
+ * those out of pageable memory CUDA promises less, and NVIDIA's driver keeps less; but what is on its
+ * way there for microseconds may be so for milliseconds over a network. */
 static CUresult end_blocking(const struct gpc_copy *c)
 {
     if (must_ask(c) || must_wait(c))
