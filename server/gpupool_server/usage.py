@@ -58,6 +58,8 @@ class Usage:
     #: What the times say is of longer ago than usual: they cannot be compared with what was said
     #: before.
     late: bool = False
+    #: They are of moments, which are so far apart (watch_samples.py); 0: of all that was done.
+    sample_ns: int = 0
 
 
 class UsageReader(Protocol):
@@ -101,8 +103,8 @@ class NvmlReader:
         if listed and not memory:
             memory_off = "NVML lists processes without their memory"
         times, time_off = self._times(device, None if memory_off and not listed else listed)
-        late = device.uuid in self._samples and self._samples[device.uuid].late
-        return Usage(memory, times, memory_off, time_off, late)
+        samples = self._samples.get(device.uuid) or _Samples()
+        return Usage(memory, times, memory_off, time_off, samples.late, samples.apart_ns)
 
     def _listed(self, device: Device) -> tuple[dict[int, int | None], str]:
         """The processes on a GPU, and what each has; None: that is not said."""
@@ -176,6 +178,11 @@ class _Samples:
         """Of those that are listed; None: of all that were sampled in the last minute."""
         known = self._seen if listed is None else self._seen.keys() & set(listed)
         return {pid: self._busy.get(pid, 0) for pid in known}
+
+    @property
+    def apart_ns(self) -> int:
+        """From one to the next; a second while nobody knows."""
+        return min(self._gaps, default=1_000_000) * 1000
 
     def _forget(self, pid: int) -> None:
         for known in (self._seen, self._busy, self._started):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpupool_common.node_protocol import Cause
 from gpupool_common.sizes import format_size
+from gpupool_server.watch_samples import STRETCHES, may_be_chance
 from gpupool_server.watch_settings import WatchSettings
 
 #: Memory is given out in such pieces.
@@ -81,6 +82,8 @@ class SeenTenant:
     forced: bool = False
     #: The limit before that, in bytes; 0: there was none, or it is not known.
     before: int = 0
+    #: How many turns it has had.
+    turns: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class Look:
     turns: bool = True
     #: Counts from different ones cannot be compared: of boards that follow one another.
     era: int = 0
+    #: The driver looks so often whose work is on the GPU; 0: it measures what each has.
+    sample_ns: int = 0
 
     def of(self, tenant: str) -> list[SeenWorker]:
         return [worker for worker in self.workers if worker.tenant == tenant]
@@ -109,6 +114,8 @@ class Verdict:
     reason: str
     #: False: it is asked to end its session first, for the driver may have taken that by itself.
     liar: bool = True
+    #: False: it is named, and not ended: turns that come as regularly as samples look like that.
+    certain: bool = True
 
 
 @dataclass
@@ -202,6 +209,10 @@ class Times:
     left: int
     #: For how long others have worked, and waited for their turns.
     others: int
+    #: By so many samples; 0: the driver measures.
+    samples: int = 0
+    #: The most that these may count of its turns beyond what they were.
+    rounding: int = 0
 
     def held_back(self, least: int) -> str:
         """Why this is held against nobody; empty: it is."""
@@ -211,7 +222,16 @@ class Times:
             return (
                 "it says that work of it outlives its turns, and the hardware's slices allow that"
             )
-        return "nobody else had work" if self.others < least else ""
+        if self.others < least:
+            return "nobody else had work"
+        granted, seen = (self.held + self.left) / self.span, self.used / self.span
+        if not self.is_certain(least) and may_be_chance(self.samples, granted, seen):
+            return "so few samples may say that of work in its turns"
+        return ""
+
+    def is_certain(self, least: int) -> bool:
+        """Whether no turns that it had can look like that."""
+        return self.outside - self.left - self.rounding >= least
 
 
 class Span:
@@ -241,7 +261,7 @@ class Span:
         outside = used - held if used - held > held // 2 else 0
         left = self._left(tenant, held)
         others = sum(self._busy(name) + self._waited(name) for name in self._others(tenant))
-        return Times(self.ns, used, held, outside, left, others)
+        return Times(self.ns, used, held, outside, left, others, *self._samples(tenant, held))
 
     def used(self, worker: SeenWorker) -> int:
         """GPU time of one process."""
@@ -267,10 +287,23 @@ class Span:
         known = [count for count in counts if count is not None]
         if len(known) < len(counts) or known != sorted(known):
             return None  # of an arbiter of an older release, or of more than one account
-        most = 0
-        for begin, end in self._shifted():
-            most = max(most, known[end] - known[begin])
-        return most
+        return self._most(known)
+
+    def _samples(self, tenant: str, held: int) -> tuple[int, int]:
+        """How many there are, and for how long they may count turns beyond what these were: each
+        turn by one sample, and the one that had begun before."""
+        apart = self.last.sample_ns
+        if not apart:
+            return 0, 0
+        counts = [
+            look.tenants[tenant].turns if tenant in look.tenants else 0 for look in self.looks
+        ]
+        turns = self._most(counts) + 1 if held else 0
+        return self.ns // apart, turns * apart
+
+    def _most(self, counts: Sequence[int]) -> int:
+        """By how much they grew at most in as long a time that ended now or a little earlier."""
+        return max((counts[end] - counts[begin] for begin, end in self._shifted()), default=0)
 
     def _shifted(self) -> Iterable[tuple[int, int]]:
         """The places of two looks, between which is as much time as is judged."""
@@ -327,6 +360,8 @@ class History:
         self._own = own
         self._gpu = gpu
         self._looks: deque[Look] = deque()
+        #: When more than the settings' time was judged.
+        self._long_ns = 0
         #: By pid.
         self._beyond: dict[int, _Beyond] = {}
         #: By tenant: what was found of its time at the last look, and why that is held against
@@ -412,25 +447,40 @@ class History:
             return
         self._looks.append(now)
         window = self._settings.time_seconds * NS
-        while len(self._looks) > 1 and now.now_ns - self._looks[1].now_ns >= window + LATE_NS:
+        longest = window * (STRETCHES[-1] if now.sample_ns else STRETCHES[0]) + LATE_NS
+        while len(self._looks) > 1 and now.now_ns - self._looks[1].now_ns >= longest:
             self._looks.popleft()
-        if now.now_ns - self._looks[0].now_ns < window + LATE_NS:
-            return
-        span = Span(tuple(self._looks), window)
-        found = [*self._who_takes_time(span)]
-        if found:
+        found = [*self._who_takes_time(window, keeps=True)]
+        if not found and now.sample_ns and now.now_ns >= self._long_ns + window:
+            self._long_ns = now.now_ns
+            for stretch in STRETCHES[1:]:
+                found += self._who_takes_time(window * stretch)
+        if any(verdict.certain for verdict in found):
             self._looks.clear()
         yield from found
 
-    def _who_takes_time(self, span: Span) -> Iterable[Verdict]:
+    def _who_takes_time(self, window: int, *, keeps: bool = False) -> Iterable[Verdict]:
+        """In so many nanoseconds, once there are looks for that; ``keeps`` what it found."""
+        now = self._looks[-1].now_ns
+        if now - self._looks[0].now_ns < window + LATE_NS:
+            return
+        begin = next(
+            i
+            for i in reversed(range(len(self._looks)))
+            if now - self._looks[i].now_ns >= window + LATE_NS
+        )
+        span = Span(tuple(self._looks)[begin:], window)
         least = span.ns * self._settings.time_share // 1000
         for tenant in span.last.tenants:
             times = span.times(tenant)
             held_back = times if isinstance(times, str) else times.held_back(least)
-            self.times[tenant] = (None if isinstance(times, str) else times, held_back)
+            if keeps:
+                self.times[tenant] = (None if isinstance(times, str) else times, held_back)
             worker = span.who(tenant)
             if not isinstance(times, str) and not held_back and worker is not None:
-                yield Verdict(worker.pid, tenant, "time", self._time_reason(tenant, times))
+                certain = times.is_certain(least)
+                reason = self._time_reason(tenant, times)
+                yield Verdict(worker.pid, tenant, "time", reason, certain=certain)
 
     def _time_reason(self, tenant: str, times: Times) -> str:
         left = f", of which {times.left / NS:.1f} s may be work left there" if times.left else ""

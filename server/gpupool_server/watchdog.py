@@ -158,6 +158,7 @@ class Watchdog:
             attributed(usage.time_ns, workers),
             usage.memory_off,
             usage.time_off,
+            sample_ns=usage.sample_ns,
         )
         return usage, theirs
 
@@ -188,17 +189,26 @@ class Watchdog:
                     reason=off,
                 )
 
+    def _name(self, gpu: int, verdict: Verdict, what: str) -> None:
+        """In the log, once."""
+        if (verdict.pid, verdict.cause) in self._named:
+            return
+        self._named.add((verdict.pid, verdict.cause))
+        self._log.warning(
+            what,
+            gpu=gpu,
+            worker_pid=verdict.pid,
+            cause=verdict.cause,
+            reason=verdict.reason,
+        )
+
     async def _act(self, gpu: int, verdict: Verdict, seen: list[int]) -> None:
+        if not verdict.certain:
+            self._name(gpu, verdict, "a worker seems to work outside its turns; it is not ended")
+            return
         if self._settings.mode == "log":
-            if (verdict.pid, verdict.cause) not in self._named:
-                self._named.add((verdict.pid, verdict.cause))
-                self._log.warning(
-                    "a worker takes more of a GPU than it may; it is not ended (watch.mode)",
-                    gpu=gpu,
-                    worker_pid=verdict.pid,
-                    cause=verdict.cause,
-                    reason=verdict.reason,
-                )
+            what = "a worker takes more of a GPU than it may; it is not ended (watch.mode)"
+            self._name(gpu, verdict, what)
             return
         if not verdict.liar:
             self._supervisor.ask_to_end(verdict.pid, verdict.reason)
@@ -231,6 +241,7 @@ def _look(watched: _Watched, now: Snapshot, theirs: Usage) -> Look:
         tenants={account.name: _tenant(account, watched.gpu.claims) for account in now.tenants},
         turns=turns,
         era=watched.era,
+        sample_ns=theirs.sample_ns,
     )
 
 
@@ -248,5 +259,6 @@ def _tenant(account: Account, claims: Mapping[str, Claim]) -> SeenTenant:
         waited_ns=account.waited_ns,
         beside=account.high_priority,
         forced=claim is not None and claim.forced,
+        turns=account.turns,
         before=claim.before if claim is not None else 0,
     )

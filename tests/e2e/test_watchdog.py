@@ -99,7 +99,7 @@ def test_kernels_outside_of_turns(make_pool: MakePool, liar: Liar, talk: StartTa
     neighbour = talk(pool.program("driver_slices"), pool.server.environment("shm", **BLUE))
     assert neighbour.line() == "ready"
     assert tell(neighbour, "hold") == "holds"
-    liar.arm(works=True)
+    liar.arm(works=1)
     session = lie(pool)
     found = ended(pool, session, "time")
     assert "outside its turns" in found["reason"]
@@ -115,7 +115,7 @@ def test_without_turns_only_memory_is_watched(
     neighbour = talk(pool.program("driver_slices"), pool.server.environment("shm", **BLUE))
     assert neighbour.line() == "ready"
     assert tell(neighbour, "hold") == "holds"
-    liar.arm(works=True)
+    liar.arm(works=1)
     lie(pool)
     wait_until(lambda: "the liar works: 0" in pool.server.log.read_text(), "it worked")
     before = looks(pool)

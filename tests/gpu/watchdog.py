@@ -4,11 +4,12 @@
 
 One server, and a program in a worker's place that uses NVIDIA's driver directly: it takes memory
 beside the arbiter (`memory`; in a child of the worker's: `child`), or runs kernels outside of its
-turns while a neighbour works (`time`). `sees` asks NVML for everything that the watchdog goes by,
-and `honest` runs programs at their limits, which make and end contexts all the time, for longer
-than the watchdog waits for anything (`--seconds`, 45); `copies` copies to the GPU all the time,
-which needs no turn. `time` and `copies` show what NVML said of red, what the arbiter granted, and
-by which rule the server held it back. A row for each; the exit code is 1 if one failed.
+turns while a neighbour works (`time`). `shares` has two honest programs with work all the time,
+for `--seconds` each way to share. `sees` asks NVML for everything that the watchdog goes by, and
+`honest` runs programs at their limits, which make and end contexts all the time, for longer than
+the watchdog waits for anything (`--seconds`, 45); `copies` copies to the GPU all the time, which
+needs no turn. `time`, `copies` and `shares` show what NVML said of red, what the arbiter granted,
+and by which rule the server held it back. A row for each; the exit code is 1 if one failed.
 
 What spins on the GPU comes last, and none of it stays: after `--within` seconds (300), killed, or
 done, all that was started is ended (keeper.py).
@@ -262,7 +263,7 @@ def out_of_turn(bench: Bench, seconds: float) -> Row:
     neighbour.line()
     seen = Seen(bench)
     try:
-        took, found = bench.lie(seen.look, patience=30.0, works=True)
+        took, found = bench.lie(seen.look, patience=30.0, works=16)
     except RuntimeError as error:
         return {"good": False, "error": str(error)[:200], **seen.row()}
     row = seen.row()
@@ -289,6 +290,27 @@ def copies(bench: Bench, seconds: float) -> Row:
     finish(neighbour)
     finish(copying)
     return {"good": good, "liars": bench.liars(), **row}
+
+
+def shares(bench: Bench, seconds: float) -> Row:
+    """Nobody is ended, or named, by what samples make of turns."""
+    row: Row = {"good": True}
+    for policy in ("share", "fixed"):
+        bench.policy(policy)
+        programs = [bench.start("driver_slices", who) for who in ("red", "blue")]
+        seen, ends = Seen(bench), time.monotonic() + min(seconds, 60.0)
+        for program in programs:
+            program.say(f"busy {int(min(seconds, 60.0) * 1000)}")
+        while time.monotonic() < ends:
+            seen.look()
+            time.sleep(0.01)
+        kernels = [program.line() for program in programs]
+        row[policy] = {"kernels": kernels, "found": seen.tenants[::4], **seen.row()}
+        for program in programs:
+            finish(program)
+    row["named"] = "seems to work outside" in bench.server.log.read_text()
+    row["good"] = bench.liars() == [] and not row["named"]
+    return row
 
 
 def child(bench: Bench, seconds: float) -> Row:
@@ -341,6 +363,7 @@ PARTS: dict[str, tuple[Callable[[Bench, float], Row], dict[str, str]]] = {
     "child": (child, {"confinement": "off"}),
     "honest": (honest, {}),
     "copies": (copies, {}),
+    "shares": (shares, {}),
     "time": (out_of_turn, {}),
 }
 

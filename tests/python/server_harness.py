@@ -46,6 +46,7 @@ class FakeBoard:
         self.busy_ns: dict[str, int] = {}
         self.denied: dict[str, int] = {}
         self.held_ns: dict[str, int] = {}
+        self.turns: dict[str, int] = {}
         self.dead: set[int] = set()
         self.now_ns = 0
         self.closed = False
@@ -122,7 +123,7 @@ class FakeBoard:
             memory_denied=self.denied.get(name, 0),
             busy_ns=self.busy_ns.get(name, 0),
             waited_ns=2 * self.busy_ns.get(name, 0),
-            turns=3,
+            turns=self.turns.get(name, 3),
             launches=4,
             bytes_copied=5,
             copy_ns=6,

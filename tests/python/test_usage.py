@@ -96,6 +96,7 @@ def test_time_is_added_up_over_samples() -> None:
     assert reader.read(CARD).time_ns == {7: 750_000_000, 8: 0}
     assert reader.read(CARD).time_ns == {7: 750_000_000, 8: 0}  # nothing twice
     assert cards.asked_since == [0, 10 * S, 11 * S]
+    assert reader.read(CARD).sample_ns == 500_000_000
     cards.samples += [(7, 60 * S, 100)]  # it was away: it has worked for one interval of these
     assert reader.read(CARD).time_ns[7] == 1_250_000_000
 

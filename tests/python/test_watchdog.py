@@ -223,6 +223,25 @@ async def test_it_may_only_say_so(make_office: MakeOffice) -> None:
     assert len(named) == 1 and named[0]["worker_pid"] == liar
 
 
+async def test_what_samples_leave_open_is_only_said(watch: Watch) -> None:
+    """A tenth of the time in very short turns, and all of it by samples."""
+    _, seeming = await watch.session()
+    board = watch.board
+    board.put("blue", Grant())
+    board.join(999_999, "blue")
+    with capture_logs() as events:
+        for second in range(40):
+            board.now_ns = second * NS
+            board.busy_ns["blue"] = second * NS
+            board.held_ns = {"default": second * NS // 10, "blue": 0}
+            board.turns = {"default": 50 * second}
+            watch.reader.usage = Usage({}, {seeming: second * NS}, sample_ns=NS // 5)
+            await watch.look()
+    assert process_lives(seeming)
+    (named,) = [event for event in events if "seems to work outside" in event["event"]]
+    assert (named["worker_pid"], named["cause"]) == (seeming, "time")
+
+
 async def test_off_is_said(make_office: MakeOffice) -> None:
     watch = Watch(await make_office(), WatchSettings.model_construct(mode="off"))
     await watch.dog.start()

@@ -1,10 +1,13 @@
 /*
- * A program whose kernel runs until it is told to stop, a line for each thing:
+ * A program whose kernels run for as long as it is told, a line for each thing:
  *
- *   hold   launch a kernel that polls a flag: `holds`
- *   free   set the flag from another stream, and wait for the kernel: `freed`
- *   end    in order; so does the end of its input
+ *   hold     launch a kernel that polls a flag: `holds`
+ *   free     set the flag from another stream, and wait for the kernel: `freed`
+ *   busy MS  short kernels for so long, some submitted ahead: `kernels N`
+ *   end      in order; so does the end of its input
  */
+#include <time.h>
+
 #include "driver.h"
 
 static const char poll_ptx[] = ".version 7.0\n"
@@ -22,11 +25,48 @@ static const char poll_ptx[] = ".version 7.0\n"
                                "    setp.eq.u32 %clear, %value, 0;\n"
                                "    @%clear bra again;\n"
                                "    ret;\n"
+                               "}\n"
+                               ".visible .entry spin(.param .u64 flag, .param .u32 times)\n"
+                               "{\n"
+                               "    .reg .b64 %at;\n"
+                               "    .reg .b32 %value, %left;\n"
+                               "    .reg .pred %more;\n"
+                               "    ld.param.u64 %at, [flag];\n"
+                               "    ld.param.u32 %left, [times];\n"
+                               "    cvta.to.global.u64 %at, %at;\n"
+                               "again:\n"
+                               "    ld.volatile.global.u32 %value, [%at];\n"
+                               "    sub.u32 %left, %left, 1;\n"
+                               "    setp.ne.u32 %more, %left, 0;\n"
+                               "    @%more bra again;\n"
+                               "    ret;\n"
                                "}\n";
+
+static long now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* About half a millisecond each on a card. */
+static void busy(CUfunction spin, CUstream stream, CUdeviceptr flag, int ms)
+{
+    unsigned times = 1000;
+    void *parameters[] = {&flag, &times};
+    long ends = now_ms() + ms, kernels = 0;
+    while (now_ms() < ends) {
+        for (int i = 0; i < 16; i++, kernels++)
+            CU(cuLaunchKernel(spin, 2, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+        CU(cuStreamSynchronize(stream));
+    }
+    SAY("kernels %ld", kernels);
+}
 
 int main(void)
 {
     char line[128];
+    int ms;
     CUmodule module;
     CUstream works, sets;
     CUdeviceptr flag;
@@ -34,7 +74,7 @@ int main(void)
 
     driver_start();
     CU(cuModuleLoadData(&module, poll_ptx));
-    CUfunction poll = driver_function(module, "poll");
+    CUfunction poll = driver_function(module, "poll"), spin = driver_function(module, "spin");
     CU(cuStreamCreate(&works, CU_STREAM_NON_BLOCKING));
     CU(cuStreamCreate(&sets, CU_STREAM_NON_BLOCKING));
     CU(cuMemAlloc(&flag, sizeof one));
@@ -50,6 +90,8 @@ int main(void)
             CU(cuMemcpyHtoDAsync(flag, &one, sizeof one, sets));
             CU(cuStreamSynchronize(works));
             SAY("freed");
+        } else if (sscanf(line, "busy %d", &ms) == 1) {
+            busy(spin, works, flag, ms);
         } else {
             REQUIRE(0, "no such thing: %s", line);
         }
