@@ -371,8 +371,8 @@ def test_a_session_ends_in_order(server: PoolServer) -> None:
             a.peer_recv(stream, 1)
             b.peer_recv(LEGACY, 2)
             assert b.busy(LEGACY)
-            b.tell("gp_goodbye")
             pid = worker_pid(server, b)
+            b.tell("gp_goodbye")
             wait_until(lambda: not alive(pid), "the worker ended")
         assert a.wait_for_error() == ("gp_peer_recv", UNAVAILABLE)
         assert a.synchronize(stream) == 0
