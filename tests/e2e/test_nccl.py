@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpupool_common import paths
-from harness import PATIENCE, PoolServer, Result, run_program
+from harness import PATIENCE, PoolServer, Result, run_program, wait_until
 from toolchain import Toolchain
 
 Servers = tuple[PoolServer, PoolServer]
@@ -94,7 +94,8 @@ def test_a_rank_that_dies_where_nothing_breaks(
         alive, dead = run_ranks(toolchain, (deaf, deaf), tmp_path, "dies")
         assert dead.returncode == 0, dead.explain()
         assert alive.stdout == "PASS nccl_ranks\n", alive.explain()
-        assert b"a process that had a rank of it has ended" in deaf.log.read_bytes()
+        said = b"a process that had a rank of it has ended"
+        wait_until(lambda: said in deaf.log.read_bytes(), "the worker's line came to the log")
     finally:
         deaf.close()
 
