@@ -167,7 +167,7 @@ def test_log_lines(scene: Scene) -> None:
 
 
 def test_sessions_whose_programs_never_come(scene: Scene) -> None:
-    # At once, and few: a worker waits for its program for ten seconds, and all are to wait together.
+    # At once, and few: a worker waits for ten seconds, and all are to wait together.
     with ThreadPoolExecutor(10) as threads:
         asked = [
             threads.submit(ask_for_session, scene.server, token="token-of-blue") for _ in range(10)
