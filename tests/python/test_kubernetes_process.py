@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from gpupool_kubernetes import names
 from gpupool_kubernetes.config import load_settings
 from kubernetes_world import KubernetesWorld, kubernetes_world, pod, review
 from pool_process import environment
+from ports import free_port
 
 HALF = {names.GPU: "1", names.MEMORY: "2Gi", names.COMPUTE: "50"}
 
@@ -42,8 +42,7 @@ def write_settings(world: KubernetesWorld, folder: Path, port: int) -> Path:
 @contextlib.asynccontextmanager
 async def process(world: KubernetesWorld, folder: Path, command: str) -> AsyncIterator[str]:
     """A command until the test is over with it; it must end well when it is told to."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     own_certificate(folder, "localhost", "gpupool-kubernetes")
     config = write_settings(world, folder, port)
     words = [sys.executable, "-m", "gpupool_kubernetes", command, "--config", str(config)]

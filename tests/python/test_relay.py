@@ -20,6 +20,7 @@ from gpupool_common.relay_process import MOST_FRAMES, Config
 from gpupool_common.relay_wire import MAX_PARTS, MAX_RECORD, Kind, RecordError, Unpacker, pack
 from gpupool_manager.attempts import Attempts
 from gpupool_server.server import Server
+from ports import free_port
 from server_harness import MakeServer, accepted, eventually, hello, refused
 
 
@@ -30,9 +31,7 @@ def context() -> zmq.asyncio.Context:
 
 @pytest_asyncio.fixture
 async def server(make_server: MakeServer) -> AsyncIterator[Server]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    yield await make_server(listen=f"tcp://127.0.0.1:{port}")
+    yield await make_server(listen=f"tcp://127.0.0.1:{free_port()}")
 
 
 async def ask(context: zmq.asyncio.Context, url: str, question: bytes) -> bytes:
