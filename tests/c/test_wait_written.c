@@ -143,6 +143,28 @@ static void and_nobody_else(void **state)
     expect_story("b");
 }
 
+/* As a transfer blocks its stream: it came behind the wait of the message before. */
+static void what_a_message_has_submitted_is_waited_for(void **state)
+{
+    (void)state;
+    struct answer a = {'a', 0, 0}, b = {'b', 0, CUDA_ERROR_UNKNOWN};
+    struct gpw_after *after;
+    submit(1);
+    after_message(5, 1, &a);
+    session.at_message = 6;
+    assert_int_equal(gpw_after_prepare(&session, stream_at(1), answered, &b, &after), CUDA_SUCCESS);
+    submit(1);
+    assert_int_equal(gpw_after_submitted(&session, after, stream_at(1), CUDA_SUCCESS),
+                     CUDA_SUCCESS);
+    complete(1);
+    gpw_waits_poll(&session);
+    expect_story("a");
+    complete(1);
+    gpw_waits_poll(&session);
+    expect_story("b");
+    assert_int_equal(b.result, CUDA_SUCCESS);
+}
+
 /* A client may send as many as it likes: none is asked through all of the others. */
 static void no_more_than_two_end_together(void **state)
 {
@@ -341,6 +363,7 @@ int main(void)
         TEST(it_ends_with_its_context_and_its_session),
         TEST(who_waits_right_behind_a_wait_ends_with_it),
         TEST(and_nobody_else),
+        TEST(what_a_message_has_submitted_is_waited_for),
         TEST(no_more_than_two_end_together),
         TEST(a_failure_is_both_ones),
         TEST(the_only_stream_at_work_is_known),

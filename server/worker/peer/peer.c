@@ -213,6 +213,7 @@ static bool transfer_enter(struct gpw_transfer *t)
 static CUresult transfer_place(struct gpw_session *s, struct gpw_transfer *t)
 {
     bool signal = t->bytes == 0;
+    struct gpw_after *passed;
     CUresult r = CUDA_SUCCESS;
     if (!signal || t->sends) {
         t->awaited++;
@@ -221,16 +222,15 @@ static CUresult transfer_place(struct gpw_session *s, struct gpw_transfer *t)
     }
     if (r != CUDA_SUCCESS || (signal && t->sends))
         return r;
-    r = stream_block(s, t);
+    /* of its own: the wait of the message before may be over while the stream is blocked here */
+    r = gpw_after_prepare(s, t->stream, on_passed, t, &passed);
     if (r != CUDA_SUCCESS)
         return r;
-    t->blocked = true;
     t->awaited++;
-    if (gpw_after_stream(s, t->stream, on_passed, t) != CUDA_SUCCESS) {
-        t->awaited--;
-        t->word = -1; /* nobody will say when it may be used again: never */
-    }
-    return CUDA_SUCCESS;
+    r = gpw_after_submitted(s, passed, t->stream, stream_block(s, t));
+    t->blocked = r == CUDA_SUCCESS;
+    t->awaited -= r != CUDA_SUCCESS;
+    return r;
 }
 
 static void transfer_submit(struct gpw_session *s, struct gpw_transfer *t)

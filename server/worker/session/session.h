@@ -262,7 +262,10 @@ void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w);
  * `stream` so far has completed (result: success, or the driver's error). An
  * immediate error (stream capturing, sticky error, no memory) is returned and
  * `done` not called. If it is complete already, done is called before the return.
- * When the session ends first, done gets CUDA_ERROR_DEINITIALIZED. */
+ * When the session ends first, done gets CUDA_ERROR_DEINITIALIZED.
+ *
+ * Where the last wait was of the message before, this one ends with it: whoever has submitted
+ * something for the message that is dealt with takes the two steps below. */
 typedef void gpw_done(struct gpw_session *s, void *arg, CUresult result);
 CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg);
 /* The same in two steps, for work that uses what `done` gives back: all that can be refused
