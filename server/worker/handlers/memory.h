@@ -33,6 +33,11 @@ bool gpw_memory_frees_in_order(const struct gpw_session *s);
  * False at the last try: the GPU may wait for the client. */
 bool gpw_memory_must_wait(struct gpw_session *s);
 
+/* Whether a message may be handled now: the launch of a graph, which allocates at the same addresses
+ * again, waits until what it had left is free, as it is when CUDA's cuMemFree returns. `held_ns`: for
+ * how long it has waited. */
+bool gpw_memory_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns);
+
 /* Let one of the session's devices read and write what is and will be allocated on another. */
 CUresult gpw_memory_share(struct gpw_session *s, uint32_t ordinal, uint32_t peer);
 /* Whether [address, address + bytes) is device memory that this session may use. The current

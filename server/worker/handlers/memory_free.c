@@ -8,6 +8,9 @@
 #include "later.h"
 #include "memory_internal.h"
 
+/* How long the launch of a graph waits for one: the GPU may wait for a message behind it. */
+#define PATIENCE_NS UINT64_C(1000000000)
+
 /* Memory that is not given back yet, because the GPU may still use it. */
 struct pending_free {
     struct gpw_wait wait; /* while a capture keeps us from asking */
@@ -47,6 +50,20 @@ bool gpw_memory_frees_under_way(struct gpw_session *s, uint64_t number)
 bool gpw_memory_frees_in_order(const struct gpw_session *s)
 {
     return s->memory->ordered_frees > 0;
+}
+
+static bool graphs_free(struct gpw_session *s)
+{
+    for (const struct pending_free *f = s->memory->frees; f; f = f->next)
+        if (!f->window && !f->of_pool && is_under_way(s, f))
+            return true;
+    return false;
+}
+
+bool gpw_memory_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns)
+{
+    return !s->memory->frees || gp_op_info(h->op)->work != GP_WORK_GRAPH || held_ns > PATIENCE_NS ||
+           gpw_streams_blocked(s) || !graphs_free(s);
 }
 
 /* The GPU may take its time, and what it waits for may come as a message: whoever needs

@@ -186,8 +186,9 @@ int gpw_put_off(struct gpw_session *s, const struct gp_header *h)
 /* Whether nothing but the gate may keep it back. */
 static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
-    return gpw_fences_admit(s, h) && gpw_peers_admit(s, h) &&
-           gpw_staging_admit(s, h, h == s->loop->held ? gp_now_ns() - s->loop->held_since : 0);
+    uint64_t held_ns = h == s->loop->held ? gp_now_ns() - s->loop->held_since : 0;
+    return gpw_fences_admit(s, h) && gpw_peers_admit(s, h) && gpw_staging_admit(s, h, held_ns) &&
+           gpw_memory_admit(s, h, held_ns);
 }
 
 static bool admit(struct gpw_session *s, const struct gp_header *h, const struct gpw_place *place)
