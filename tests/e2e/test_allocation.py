@@ -140,6 +140,7 @@ def test_frees_of_what_is_not_allocated(server: PoolServer) -> None:
 def test_one_granule_of_a_size_is_kept(server: PoolServer) -> None:
     """However many are freed so: the others are given back, and the last one is the client's."""
     with worker_of(server) as worker:
+        wait_until(lambda: sessions(server) == [worker.session["session"]], "no other has memory")
         whole = left(worker)
         several = [worker.allocate(MIB) for _ in range(8)]
         for at in several:
