@@ -106,18 +106,17 @@ def test_exit_in_a_handler_that_interrupts_an_upload(
     server: PoolServer, program: str, transport: str
 ) -> None:
     """Its farewell waited for a lock of the channel's that its own thread had."""
+    before = server.worker_pids()  # which may end meanwhile
     with closing(Talk([program, "uploading"], server.environment(transport))) as talk:
         assert talk.line() == "copying"
-        workers = server.worker_pids()
-        for pid in workers:
-            os.kill(pid, signal.SIGSTOP)
+        (worker,) = set(server.worker_pids()) - set(before)
+        os.kill(worker, signal.SIGSTOP)
         try:
             wait_until(lambda: stands(talk.process.pid), "the upload stood")
             talk.process.send_signal(signal.SIGUSR1)
             assert passed(talk.finish())
         finally:
-            for pid in workers:
-                os.kill(pid, signal.SIGCONT)
+            os.kill(worker, signal.SIGCONT)
 
 
 def test_nobody_has_the_standard_descriptors(
