@@ -117,21 +117,26 @@ class ManagerProcess:
             verify=self.tls if self.url.startswith("https:") else False,
         )
 
-    def do(
+    def ask_again(
         self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
-    ) -> Any:
-        """The answer to what must succeed.
+    ) -> httpx.Response:
+        """The answer, as a client has it that asks again.
 
-        Where a disk stands still for seconds the manager says so, and that nothing was changed:
-        then it is asked again, as by any client.
+        Where a disk stands still for seconds the manager says so, and that nothing was changed.
         """
         deadline = time.monotonic() + PATIENCE
         while True:
             answer = self.ask(method, path, body, token, **headers)
             away = answer.status_code == 503 and "nothing was changed" in answer.text
             if not away or time.monotonic() > deadline:
-                break
+                return answer
             time.sleep(0.2)
+
+    def do(
+        self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
+    ) -> Any:
+        """The answer to what must succeed."""
+        answer = self.ask_again(method, path, body, token, **headers)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 

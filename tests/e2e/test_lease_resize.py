@@ -18,7 +18,7 @@ REFUSED = "refused CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def resize(site: Site, lease: dict[str, Any], **limits: Any) -> httpx.Response:
-    return site.manager.ask("PATCH", f"/leases/{lease['id']}", limits, site.red)
+    return site.manager.ask_again("PATCH", f"/leases/{lease['id']}", limits, site.red)
 
 
 def made(answer: httpx.Response) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def site(pool: Site, talk: StartTalk) -> Iterator[Site]:
 
 
 def resize(site: Site, lease: dict[str, Any], gpus: int) -> httpx.Response:
-    return site.manager.ask("PATCH", f"/leases/{lease['id']}", {"gpus": gpus}, site.red)
+    return site.manager.ask_again("PATCH", f"/leases/{lease['id']}", {"gpus": gpus}, site.red)
 
 
 def seeing(site: Site, lease: dict[str, Any], visible: str) -> Talk:
@@ -71,7 +71,7 @@ def check_next_has_it(site: Site) -> None:
     other = site.ask(**WHOLE)
     result = site.run(other, "driver_limits", "1024")
     assert result.stdout == "PASS driver_limits\n", result.explain()
-    second = site.manager.ask("POST", "/leases", WHOLE, site.red)
+    second = site.manager.ask_again("POST", "/leases", WHOLE, site.red)
     assert second.status_code == 409, second.text
 
 

@@ -100,7 +100,7 @@ def lease_of(site: Site) -> dict[str, Any]:
 
 def resize(site: Site, gpus: int) -> None:
     path = f"/leases/{lease_of(site)['id']}"
-    answer = site.manager.ask("PATCH", path, {"gpus": gpus}, site.red)
+    answer = site.manager.ask_again("PATCH", path, {"gpus": gpus}, site.red)
     assert answer.is_success, answer.text
 
 
