@@ -81,11 +81,24 @@ def test_what_is_added_is_what_it_says(server: PoolServer) -> None:
         assert add(worker, PTX, bytes(32)) == (0, MISSING, 0)
         cut = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 1 << 20) + bytes(64)
         assert add(worker, FATBINARY, put(worker, cut))[0] == INVALID_IMAGE
-        assert add(worker, CUBIN, put(worker, b"\x7fELF" + bytes(60)))[0] == INVALID_IMAGE
+        for kind in (CUBIN, PTX):
+            result, _state, said = add(worker, kind, put(worker, b"\x7fELF" + bytes(60)))
+            assert INVALID_IMAGE in (result, said)
         wrapper = struct.pack("<IIQQ", 0x466243B1, 1, 0x4141414141414141, 0)
         result, _state, said = add(worker, PTX, put(worker, wrapper))
         assert INVALID_IMAGE in (result, said)
         assert worker.stream()  # the session goes on
+
+
+def test_a_cubin_that_is_said_to_be_ptx(server: PoolServer) -> None:
+    """As CuPy adds one with a device's runtime. What it is worth is the driver's to say."""
+    header = struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 64, 0, 64, 0, 0, 64, 1, 0)
+    cubin = b"\x7fELF\x02\x01\x01" + bytes(9) + header + bytes(64)
+    with worker_of(server) as worker:
+        assert create(worker) == 0
+        result, state, said = add(worker, PTX, put(worker, cubin))
+        assert (result, state) == (0, LOADED)
+        assert said != 0  # it has no code
 
 
 def test_logs_have_a_limit_and_options_no_pointers(server: PoolServer) -> None:

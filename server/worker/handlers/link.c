@@ -113,12 +113,15 @@ static bool must_be_sound(uint32_t type)
     return type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY;
 }
 
-/* What goes on as text is text: no driver takes it for something with pointers in it. Fat binaries
- * are added one by one. */
+/* What goes on as text is text, or a cubin or fat binary that is sound, as CuPy adds one and drivers
+ * take it: nothing with pointers in it. Fat binaries are added one by one. */
 static bool is_what_it_says(uint32_t type, const struct gpw_image *image)
 {
-    return image->fatbins <= 1 && (type != CU_JIT_INPUT_PTX ||
-                                   gp_image_sniff(image->bytes, image->total) == GP_IMAGE_KIND_PTX);
+    if (image->fatbins > 1)
+        return false;
+    return type != CU_JIT_INPUT_PTX ||
+           gp_image_sniff(image->bytes, image->total) == GP_IMAGE_KIND_PTX ||
+           gp_image_check(image->bytes, image->total, NULL) == GP_IMAGE_SOUND;
 }
 
 CUresult gpw_gp_link_add(struct gpw_session *s, CUlinkState state, uint32_t type,
