@@ -27,6 +27,9 @@ from gpupool_server.watch_settings import WatchSettings
 #: drivers take them at intervals of their own, and leave out processes that do nothing.
 RECENT = 64
 
+#: Samples are a sixth of a second apart or more; where a driver begins anew two come at once.
+LEAST_GAP_US = 50_000
+
 #: What is further apart is not one stretch of work, and no interval of any driver.
 GAP_US = 1_500_000
 
@@ -155,10 +158,12 @@ class _Samples:
             if not 0 < pid <= _MOST_PID or not 0 <= percent <= 100 or at <= self._seen.get(pid, 0):
                 continue  # drivers leave places empty, or fill them with anything
             self.late = self.late or newest - at > LATE_NS // 1000
-            if pid in self._seen and at - self._seen[pid] <= GAP_US:
-                self._gaps.append(at - self._seen[pid])
-            if pid in self._seen and self._gaps:  # else nobody knows for how long it worked
-                self._busy[pid] = self._busy.get(pid, 0) + min(self._gaps) * percent * 10
+            gap = at - self._seen.get(pid, at)
+            if LEAST_GAP_US <= gap <= GAP_US:
+                self._gaps.append(gap)
+            if gap and self._gaps:  # else nobody knows for how long it worked
+                took = min(gap, *self._gaps)
+                self._busy[pid] = self._busy.get(pid, 0) + took * percent * 10
             self._seen[pid] = at
             self.last_us = max(self.last_us, at)
 

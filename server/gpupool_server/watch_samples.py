@@ -9,12 +9,13 @@ import math
 CERTAIN = 18.0
 
 #: So many samples in a row may be of the same part of a round of turns, and then say no more than
-#: one. Where rounds are as regular as samples are, it may be more: nobody is ended for that.
-ALIKE = 2
+#: one: two tenants with half the time each were seen five to eight times in a row. Where rounds are
+#: as regular as samples are, it may be more: nobody is ended for that.
+ALIKE = 12
 
 #: Samples are judged over the settings' time, and over so many times as much: the less work there
 #: is beside a tenant's turns, the more of them it takes.
-STRETCHES = (1, 4, 16)
+STRETCHES = (1, 4, 16, 64)
 
 
 def may_be_chance(moments: int, granted: float, seen: float) -> bool:

@@ -99,6 +99,9 @@ def test_time_is_added_up_over_samples() -> None:
     assert reader.read(CARD).sample_ns == 500_000_000
     cards.samples += [(7, 60 * S, 100)]  # it was away: it has worked for one interval of these
     assert reader.read(CARD).time_ns[7] == 1_250_000_000
+    cards.samples += [(7, 60 * S + 600, 100)]  # at once, as an H100's driver said now and then
+    found = reader.read(CARD)
+    assert (found.time_ns[7], found.sample_ns) == (1_250_600_000, 500_000_000)
 
 
 def test_a_process_that_works_now_and_then() -> None:

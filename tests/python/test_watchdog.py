@@ -230,7 +230,7 @@ async def test_what_samples_leave_open_is_only_said(watch: Watch) -> None:
     board.put("blue", Grant())
     board.join(999_999, "blue")
     with capture_logs() as events:
-        for second in range(40):
+        for second in range(400):
             board.now_ns = second * NS
             board.busy_ns["blue"] = second * NS
             board.held_ns = {"default": second * NS // 10, "blue": 0}
