@@ -2,6 +2,8 @@
  * the other, whose GPU is its first as well. The wire speaks IPv6, as the network of a lease does. */
 #include "softnccl_check.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -61,6 +63,32 @@ static bool ended_well(pid_t child)
     return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+/* The kernel makes an address's own host its way a while after the wire is up. Who connects before
+ * looks for it at the other end of the wire, and has no route in the end. */
+static void wait_for_way(int number)
+{
+    static const unsigned char prefix[] = {0xfd, 0, 0, 0x67, 0, 0x70};
+    struct sockaddr_in6 own = {.sin6_family = AF_INET6};
+    socklen_t size = sizeof own;
+    memcpy(&own.sin6_addr, prefix, sizeof prefix);
+    own.sin6_addr.s6_addr[15] = (unsigned char)(number + 1);
+    int listens = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), joined = -1;
+    for (int tries = 0; joined != 0; tries++, usleep(10000)) {
+        CHECK(tries < 1000);
+        if (own.sin6_port == 0 &&
+            (bind(listens, (const void *)&own, size) != 0 || listen(listens, 8) != 0 ||
+             getsockname(listens, (void *)&own, &size) != 0))
+            continue;
+        int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        struct pollfd there = {.fd = fd, .events = POLLOUT};
+        joined = connect(fd, (const void *)&own, size);
+        if (joined != 0 && errno == EINPROGRESS && poll(&there, 1, 100) == 1)
+            joined = connect(fd, (const void *)&own, size);
+        close(fd);
+    }
+    close(listens);
+}
+
 /* Its ranks are processes below it. */
 static void host(struct shared *shared, int number)
 {
@@ -72,6 +100,7 @@ static void host(struct shared *shared, int number)
     pthread_barrier_wait(&shared->wired);
     CHECK(command("ip addr add fd00:67:70::%d/64 dev wire%d nodad", number + 1, number) == 0);
     CHECK(command("ip link set wire%d up && ip link set lo up", number, 0) == 0);
+    wait_for_way(number);
     ranks[0] = fork_rank(shared, number ? 2 : 0);
     ranks[1] = number ? 0 : fork_rank(shared, 1);
     CHECK(ended_well(ranks[0]) && (!ranks[1] || ended_well(ranks[1])));
