@@ -56,13 +56,32 @@ static bool legacy_idle(CUcontext context)
     return true;
 }
 
-/* Whoever has seen what the last operation writes knows that the stream is done with it. */
-static void wait_for_written(CUstream stream)
+static bool waits(const struct sg_task *task)
 {
-    while (stream->done + 1 == stream->submitted && stream->running &&
-           stream->running->kind == SG_OP_WRITE_VALUE &&
-           __atomic_load_n(&stream->written, __ATOMIC_SEQ_CST))
-        pthread_cond_wait(&sg.progress, &sg.lock);
+    for (size_t i = 0; i < task->mark_count; i++)
+        if (!sg_mark_done(&task->marks[i]))
+            return true;
+    return false;
+}
+
+/* It writes what whoever asks may have seen, or records an event, for which a GPU needs no time. */
+static bool is_done_with(CUstream stream, const struct sg_op *op)
+{
+    return op->kind == SG_OP_RECORD || (op->kind == SG_OP_WRITE_VALUE && op == stream->running &&
+                                        __atomic_load_n(&stream->written, __ATOMIC_SEQ_CST));
+}
+
+/* All that is left is for the stream's thread to come to it. */
+static bool nearly_idle(CUstream stream)
+{
+    if (!stream->running && !stream->head)
+        return false;
+    if (stream->running && !is_done_with(stream, stream->running))
+        return false;
+    for (const struct sg_task *task = stream->head; task; task = task->next)
+        if (!is_done_with(stream, task->op) || waits(task))
+            return false;
+    return true;
 }
 
 /* A capturing stream can be neither asked nor waited for. */
@@ -81,7 +100,8 @@ CUresult cuStreamQuery(CUstream hStream)
     SG_TRY(sg_stream_get(hStream, &stream));
     SG_TRY(not_capturing(stream));
     stream->refs++; /* another thread may destroy it meanwhile */
-    wait_for_written(stream);
+    while (nearly_idle(stream))
+        pthread_cond_wait(&sg.progress, &sg.lock);
     bool idle = stream->is_legacy ? legacy_idle(stream->context) : sg_stream_idle(stream);
     sg_stream_unref(stream);
     return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;

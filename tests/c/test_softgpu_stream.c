@@ -84,6 +84,34 @@ static void events(void)
     OK(cuMemFreeHost(gate.word));
 }
 
+/* Behind what has been seen to be over there are but events: the stream is idle, when its thread comes
+ * to them or not. */
+static void idle_but_for_events(void)
+{
+    CUstream stream;
+    CUevent events[3];
+    struct gate gate = gate_make(), seen = gate_make();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 3; i++)
+        OK(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+    for (unsigned round = 1; round <= 200; round++) {
+        OK(cuStreamWaitValue32(stream, gate.at, round, CU_STREAM_WAIT_VALUE_GEQ));
+        OK(cuStreamWriteValue32(stream, seen.at, round, 0));
+        for (int i = 0; i < 3; i++)
+            OK(cuEventRecord(events[i], stream));
+        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+        __atomic_store_n(gate.word, round, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(seen.word, __ATOMIC_SEQ_CST) != round)
+            ;
+        OK(cuStreamQuery(stream));
+    }
+    for (int i = 0; i < 3; i++)
+        OK(cuEventDestroy(events[i]));
+    OK(cuStreamDestroy(stream));
+    OK(cuMemFreeHost(gate.word));
+    OK(cuMemFreeHost(seen.word));
+}
+
 /* The default stream waits for blocking streams and they for it; others run free. */
 static void default_stream(void)
 {
@@ -270,6 +298,7 @@ int main(void)
     setenv("GPUPOOL_SOFT_GPUS", "2", 1);
     CUcontext context = softgpu_begin();
     events();
+    idle_but_for_events();
     default_stream();
     between_devices();
     destroyed();
