@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from gpupool.admin import Admin
 from harness import PATIENCE, PoolServer, Talk, wait_until
 from peer_client import INVALID_VALUE, worker_of
 from raw_client import handle
@@ -26,6 +27,7 @@ memory = "256MiB"
 MEMORY, RANGE, EVENT = 1, 2, 3
 KIND_MEMPOOL = 10
 MAGIC = 0x63706967
+MIB = 1 << 20
 
 Start = Callable[..., Talk]
 
@@ -188,7 +190,16 @@ def fits(program: Talk, mib: int) -> bool:
     return True
 
 
-def test_memory_is_charged_once(start: Start) -> None:
+def is_charged(server: PoolServer, program: Talk, mib: int) -> bool:
+    """Whether a program's session is charged for so much."""
+    status = Admin(server.folder / "run").ask({"do": "status"})
+    (own,) = (s["pid"] for s in status["sessions"] if s["client_pid"] == program.process.pid)
+    tenants = [tenant for gpu in status["gpus"] for tenant in gpu["tenants"]]
+    found = [p for tenant in tenants for p in tenant["processes"] if p["pid"] == own]
+    return sum(int(process["memory_used_bytes"]) for process in found) == mib * MIB
+
+
+def test_memory_is_charged_once(start: Start, limited: PoolServer) -> None:
     """Of 256 MiB one process has 128, which another opens: 96 more fit, 160 do not. So it stays
     when the one that has made it dies, and until the last has closed it."""
     a, b, c = start(), start(), start()
@@ -198,7 +209,9 @@ def test_memory_is_charged_once(start: Start) -> None:
     assert not fits(c, 160)
     a.process.kill()
     a.process.wait(PATIENCE)
-    wait_until(lambda: not fits(c, 160), "the other process is charged")
+    # To try what fits would take it before the other is charged, and end its session by that.
+    wait_until(lambda: is_charged(limited, b, 128), "the other process is charged")
+    assert not fits(c, 160)
     assert fits(c, 96)
     assert tell(b, "fill 5") == "filled"
     assert tell(b, "read") == "holds 5"
@@ -207,7 +220,7 @@ def test_memory_is_charged_once(start: Start) -> None:
     end(b, c)
 
 
-def test_a_pool_s_memory_is_charged_once(start: Start) -> None:
+def test_a_pool_s_memory_is_charged_once(start: Start, limited: PoolServer) -> None:
     """As other memory: beyond the exporter's end, and until the importer has freed it."""
     a, b, c = start(), start(), start()
     _, path, piece = tell(a, "pool 128").split()
@@ -220,7 +233,8 @@ def test_a_pool_s_memory_is_charged_once(start: Start) -> None:
     assert tell(b, "read") == "holds 6"
     a.process.kill()
     a.process.wait(PATIENCE)
-    wait_until(lambda: not fits(c, 160), "the other process is charged")
+    wait_until(lambda: is_charged(limited, b, 128), "the other process is charged")
+    assert not fits(c, 160)
     assert tell(b, "read") == "holds 6"
     assert tell(b, "put") == "put"
     wait_until(lambda: fits(c, 160), "it is given back")
