@@ -74,7 +74,8 @@ def test_connections_that_break_off_at_the_front_end(
     def step() -> None:
         program.say("go")
         assert program.line() == f"step {next(steps)}"
-        assert len(ask_info(server.address, TOKEN)["sessions"]) == 1
+        # the question waits behind strangers' connections
+        assert len(ask_info(server.address, TOKEN, timeout=PATIENCE)["sessions"]) == 1
 
     assert storm(port_of(server.url), storm_size(), step) == storm_size()
     step()
