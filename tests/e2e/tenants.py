@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupool.admin import Admin
-from harness import DRIVER, PATIENCE, PoolServer, Result, Talk, run_program
+from harness import DRIVER, PATIENCE, PoolServer, Result, Talk, run_program, wait_until
 from toolchain import Toolchain
 
 MIB = 1 << 20
@@ -96,6 +96,18 @@ class Pool:
     def ask(self, **question: Any) -> dict[str, Any]:
         return Admin(self.run_dir).ask(question)
 
+    def told(self) -> dict[str, Any]:
+        """The status, once all workers have said how they are: one that was not run for two
+        seconds is shown without its own figures."""
+        status: dict[str, Any] = {}
+
+        def complete() -> bool:
+            status.update(self.ask(do="status"))
+            return not any("trouble" in session for session in status["sessions"])
+
+        wait_until(complete, "all workers said how they are")
+        return status
+
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "gpupool", *words, "--run-dir", str(self.run_dir)]
 
@@ -119,7 +131,7 @@ class Pool:
 
     def session_of(self, program: Talk) -> dict[str, Any]:
         """The session of a program."""
-        listed: list[dict[str, Any]] = self.ask(do="status")["sessions"]
+        listed: list[dict[str, Any]] = self.told()["sessions"]
         found = [each for each in listed if each["client_pid"] == program.process.pid]
         assert len(found) == 1, listed
         return found[0]

@@ -55,7 +55,7 @@ class Scene(Pool):
             assert each["refused"] == 0, f"the victim was refused {name}"
 
     def budgets(self, tenant: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask(do="status")["budgets"].get(tenant, {})
+        found: dict[str, Any] = self.told()["budgets"].get(tenant, {})
         return found
 
     def hoard(self, transport: str = "shm") -> Talk:
@@ -252,7 +252,7 @@ def fill(folder: Path, owner: os.stat_result) -> tuple[int, str]:
 def test_disk(scene: Scene) -> None:
     """What a tenant's driver may write is its own: the cache of what it compiles, and /tmp."""
     attacker = scene.hoard()
-    (shown,) = (s for s in scene.ask(do="status")["sessions"] if s["tenant"] == "blue")
+    (shown,) = (s for s in scene.told()["sessions"] if s["tenant"] == "blue")
     if os.geteuid() != 0 or "root" in shown["confinement"]["off"]:
         pytest.skip("only root sees the files of a worker, and only in a jail it has its own")
     inside = Path(f"/proc/{shown['pid']}/root")

@@ -73,7 +73,7 @@ def test_calls_that_are_put_off(tight: Pool) -> None:
                 assert client.result("cuStreamQuery", struct.pack("<Q", stream)) == NOT_READY
         assert client.result("cuMemAlloc_v2", bytes(MIB)) == OUT_OF_MEMORY
         assert most_resident(pid) < before + LIMIT + 16 * MIB
-        (shown,) = tight.ask(do="status")["sessions"]
+        (shown,) = tight.told()["sessions"]
         kept = shown["budgets"]["host_memory"]
         assert 16 * MIB < shown["host_bytes_by_kind"]["waits"] <= kept["used"] <= LIMIT
         assert kept["limit"] == LIMIT and kept["refused"] > 60
@@ -113,7 +113,7 @@ def test_buffers_for_graphs_are_given_back(tight: Pool) -> None:
         assert client.result("gp_captured_close", struct.pack("<Q", 1 << 63)) == 0
         assert opened(client, name, 27 * MIB) == 0, "spare ones give way"
         assert most_resident(pid) < before + 2 * LIMIT
-        (shown,) = tight.ask(do="status")["sessions"]
+        (shown,) = tight.told()["sessions"]
         assert shown["budgets"]["host_memory"]["refused"] <= 1
 
 
@@ -126,7 +126,7 @@ def test_spare_buffers_give_way_to_all_else(tight: Pool) -> None:
             assert client.result("gp_captured_close", struct.pack("<Q", (1 + at) << 30)) == 0
         fixed = struct.pack("<IIQQII", 32, 0, 24 * MIB, 0, 8, 8)
         assert client.result("gp_image_put", fixed + bytes(32) + bytes(8)) == 0
-        (shown,) = tight.ask(do="status")["sessions"]
+        (shown,) = tight.told()["sessions"]
         assert shown["host_bytes_by_kind"]["images"] == 24 * MIB
         assert shown["budgets"]["host_memory"]["refused"] == 0
 
@@ -143,7 +143,7 @@ def test_an_image_that_is_never_finished(tight: Pool) -> None:
     with client:
         fixed = struct.pack("<IIQQII", 32, 0, 40 * MIB, 0, 8, 8)
         assert client.result("gp_image_put", fixed + bytes(32) + bytes(8)) == 0
-        (shown,) = tight.ask(do="status")["sessions"]
+        (shown,) = tight.told()["sessions"]
         assert shown["host_bytes_by_kind"]["images"] == 0, "nothing of it was kept"
         assert shown["budgets"]["host_memory"]["refused"] == 1
 
@@ -191,7 +191,7 @@ def test_a_captured_graph_without_end(tight: Pool) -> None:
 
 
 def charged_for_graphs(pool: Pool) -> int:
-    (shown,) = pool.ask(do="status")["sessions"]
+    (shown,) = pool.told()["sessions"]
     return int(shown["host_bytes_by_kind"]["graphs"])
 
 
