@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpupool_common.node_protocol import Cause
 from gpupool_common.sizes import format_size
-from gpupool_server.watch_samples import STRETCHES, may_be_chance
+from gpupool_server.watch_samples import may_be_chance, stretches_of
 from gpupool_server.watch_settings import WatchSettings
 
 #: Memory is given out in such pieces.
@@ -263,6 +263,12 @@ class Span:
         others = sum(self._busy(name) + self._waited(name) for name in self._others(tenant))
         return Times(self.ns, used, held, outside, left, others, *self._samples(tenant, held))
 
+    def beyond(self, tenant: str) -> int:
+        """At most so much did it have outside its turns: to tell soon who worked in them."""
+        begin, end = (look.tenants.get(tenant) for look in (self.first, self.last))
+        held = ((end and end.held_ns) or 0) - ((begin and begin.held_ns) or 0)
+        return sum(map(self.used, self.last.of(tenant))) - held
+
     def used(self, worker: SeenWorker) -> int:
         """GPU time of one process."""
         earlier = {each.pid: each.used_ns for each in self.first.workers}.get(worker.pid)
@@ -377,6 +383,7 @@ class History:
     def look(self, now: Look) -> list[Verdict]:
         """Who is to be ended now, each once."""
         found = [*self._look_at_memory(self._kept.look(now)), *self._look_at_time(now)]
+        found.sort(key=lambda verdict: not verdict.certain)
         once = {verdict.pid: verdict for verdict in reversed(found)}
         return list(once.values())
 
@@ -447,13 +454,14 @@ class History:
             return
         self._looks.append(now)
         window = self._settings.time_seconds * NS
-        longest = window * (STRETCHES[-1] if now.sample_ns else STRETCHES[0]) + LATE_NS
+        stretches = stretches_of(self._settings.time_seconds) if now.sample_ns else (1,)
+        longest = window * stretches[-1] + LATE_NS
         while len(self._looks) > 1 and now.now_ns - self._looks[1].now_ns >= longest:
             self._looks.popleft()
         found = [*self._who_takes_time(window, keeps=True)]
-        if not found and now.sample_ns and now.now_ns >= self._long_ns + window:
+        if now.now_ns >= self._long_ns + window:
             self._long_ns = now.now_ns
-            for stretch in STRETCHES[1:]:
+            for stretch in stretches[1:]:
                 found += self._who_takes_time(window * stretch)
         if any(verdict.certain for verdict in found):
             self._looks.clear()
@@ -472,6 +480,8 @@ class History:
         span = Span(tuple(self._looks)[begin:], window)
         least = span.ns * self._settings.time_share // 1000
         for tenant in span.last.tenants:
+            if not keeps and span.beyond(tenant) < least:
+                continue
             times = span.times(tenant)
             held_back = times if isinstance(times, str) else times.held_back(least)
             if keeps:

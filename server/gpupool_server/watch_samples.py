@@ -17,6 +17,14 @@ ALIKE = 12
 #: is beside a tenant's turns, the more of them it takes.
 STRETCHES = (1, 4, 16, 64)
 
+#: But over no more than so many seconds: every look in that time is kept.
+LONGEST_SECONDS = 640
+
+
+def stretches_of(seconds: int) -> tuple[int, ...]:
+    """How many times the settings' ``seconds`` samples are judged over; the first is once."""
+    return tuple(each for each in STRETCHES if each == 1 or each * seconds <= LONGEST_SECONDS)
+
 
 def may_be_chance(moments: int, granted: float, seen: float) -> bool:
     """Whether who has the part ``granted`` of the time may be seen at the part ``seen`` of moments.

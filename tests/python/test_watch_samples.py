@@ -10,7 +10,7 @@ import pytest
 
 from gpupool_server.usage import SOFT
 from gpupool_server.watch import NS, History, Look, SeenTenant, SeenWorker, Verdict
-from gpupool_server.watch_samples import may_be_chance
+from gpupool_server.watch_samples import may_be_chance, stretches_of
 from gpupool_server.watch_settings import WatchSettings
 
 SETTINGS = WatchSettings.model_construct()
@@ -109,6 +109,33 @@ def test_liars_that_take_their_turns_are_named(part: float, steals: float, withi
     at, verdict = Card(part, steals=steals, seed=3).judged(400.0)[0]
     assert (verdict.pid, verdict.certain) == (1, False)
     assert at <= within
+
+
+def steady(t: float, *, used: float, held: float, turns: float, sample: float = SAMPLE) -> Look:
+    """Red has so much in each second; blue always has work."""
+    red = SeenWorker(1, "red", None, 0, int(t * used * NS))
+    tenants = {
+        "red": SeenTenant(0, int(t * held * NS), turns=int(t * turns)),
+        "blue": SeenTenant(0, 0, int(t * NS)),
+    }
+    blue = SeenWorker(2, "blue", None, 0)
+    return Look(int(t * NS), (red, blue), tenants, sample_ns=int(sample * NS))
+
+
+def test_who_is_named_for_a_time_is_ended_for_a_longer_one() -> None:
+    watched = History(SETTINGS, SOFT, 0)
+    judged: list[bool] = []
+    for i in range(400):
+        look = steady(i / 4, used=0.796, held=0.01, turns=3.4)
+        judged += [verdict.certain for verdict in watched.look(look)]
+    assert judged[0] is False
+    assert True in judged
+
+
+def test_how_long_samples_are_judged() -> None:
+    assert stretches_of(5) == (1, 4, 16, 64)
+    assert stretches_of(60) == (1, 4)
+    assert stretches_of(600) == (1,)
 
 
 def test_what_may_be_chance() -> None:
