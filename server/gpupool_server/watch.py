@@ -298,7 +298,7 @@ class Span:
     def _samples(self, tenant: str, held: int) -> tuple[int, int]:
         """How many there are, and for how long they may count turns beyond what these were: each
         turn by one sample, and the one that had begun before."""
-        apart = self.last.sample_ns
+        apart = max(look.sample_ns for look in self.looks)
         if not apart:
             return 0, 0
         counts = [
