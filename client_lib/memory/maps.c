@@ -2,9 +2,16 @@
 
 #include <inttypes.h>
 
+/* A process whose first thread has ended has none of its own any more; its threads have. */
 FILE *gpc_maps_open(void)
 {
-    return fopen("/proc/self/maps", "re");
+    FILE *maps = fopen("/proc/self/maps", "re");
+    int first = maps ? fgetc(maps) : EOF;
+    if (first != EOF && ungetc(first, maps) == first)
+        return maps;
+    if (maps)
+        fclose(maps);
+    return fopen("/proc/thread-self/maps", "re");
 }
 
 /* A line may be longer than this; its rest says nothing that is asked for. */

@@ -19,6 +19,7 @@ gp_client_test(test_route)
 gp_client_test(test_handle_walk)
 gp_client_test(test_managed)
 gp_client_test(test_mapped)
+gp_client_test(test_maps)
 gp_client_test(test_managed_variables)
 
 # Parts of libcupti.so: no session, no library.
