@@ -170,10 +170,10 @@ static void again(void)
     printf("%d %d %d %d\n", before, mappings(), open, descriptors());
 }
 
-static void say_registered(void *p, size_t bytes)
+static void say_registered(void *p, size_t bytes, unsigned more)
 {
     CUdeviceptr at;
-    CU(cuMemHostRegister(p, bytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+    CU(cuMemHostRegister(p, bytes, CU_MEMHOSTREGISTER_DEVICEMAP | more));
     printf(" %s", driver_name(cuMemHostGetDevicePointer(&at, p, 0)));
     CU(cuMemHostUnregister(p));
 }
@@ -190,14 +190,14 @@ static void registered(void)
     CU(cuDeviceGetAttribute(&same, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
                             driver_device));
     printf("%d", same);
-    say_registered(p, 3 * PAGE);
-    say_registered(p + 16, PAGE);
-    say_registered(p, PAGE + 16);
-    say_registered(shared, PAGE);
-    say_registered(of_file, PAGE);
-    say_registered(stack + PAGE - (uintptr_t)stack % PAGE, PAGE);
+    say_registered(p, 3 * PAGE, 0);
+    say_registered(p + 16, PAGE, 0);
+    say_registered(p, PAGE + 16, 0);
+    say_registered(shared, PAGE, 0);
+    say_registered(of_file, PAGE, 0);
+    say_registered(stack + PAGE - (uintptr_t)stack % PAGE, PAGE, 0);
     REQUIRE(mprotect(p + PAGE, PAGE, PROT_READ) == 0, "not protected");
-    say_registered(p, 3 * PAGE);
+    say_registered(p, 3 * PAGE, CU_MEMHOSTREGISTER_READ_ONLY);
     puts("");
     REQUIRE(munmap(p + PAGE, PAGE) == 0, "not unmapped");
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,
