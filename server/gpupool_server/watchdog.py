@@ -83,7 +83,7 @@ class Watchdog:
         self._reader = reader
         own = reader.own(settings)
         self._watched = [_Watched(gpu, History(settings, own, gpu.index)) for gpu in gpus]
-        self._named: set[tuple[int, str]] = set()
+        self._named: set[tuple[int, str, bool]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._log = logs.get("watchdog")
 
@@ -191,9 +191,10 @@ class Watchdog:
 
     def _name(self, gpu: int, verdict: Verdict, what: str) -> None:
         """In the log, once."""
-        if (verdict.pid, verdict.cause) in self._named:
+        finding = (verdict.pid, verdict.cause, verdict.certain)
+        if finding in self._named:
             return
-        self._named.add((verdict.pid, verdict.cause))
+        self._named.add(finding)
         self._log.warning(
             what,
             gpu=gpu,

@@ -242,6 +242,24 @@ async def test_what_samples_leave_open_is_only_said(watch: Watch) -> None:
     assert (named["worker_pid"], named["cause"]) == (seeming, "time")
 
 
+async def test_who_seemed_to_take_time_is_named_again_when_it_does(make_office: MakeOffice) -> None:
+    watch = Watch(await make_office(), WatchSettings.model_construct(mode="log"))
+    _, liar = await watch.session()
+    board = watch.board
+    board.put("blue", Grant())
+    board.join(999_999, "blue")
+    with capture_logs() as events:
+        for second in range(120):
+            board.now_ns = second * NS
+            board.busy_ns["blue"] = second * NS
+            board.held_ns = {"default": min(second, 100) * NS // 50, "blue": 0}
+            board.turns = {"default": 50 * min(second, 100)}
+            watch.reader.usage = Usage({}, {liar: second * NS}, sample_ns=NS // 5)
+            await watch.look()
+    named = [event["event"] for event in events if "it is not ended" in event["event"]]
+    assert [name.startswith("a worker seems to") for name in named] == [True, False]
+
+
 async def test_off_is_said(make_office: MakeOffice) -> None:
     watch = Watch(await make_office(), WatchSettings.model_construct(mode="off"))
     await watch.dog.start()
