@@ -20,6 +20,7 @@ struct pending_free {
     CUcontext context; /* that was current */
     uint64_t number;
     uint64_t behind; /* the client wants to know, and hand it out again: its message; else 0 */
+    bool outlasted;  /* a graph's launch has waited for it as long as one may: none does again */
     enum {
         UNDER_WAY,
         CAPTURED, /* held up by a capture, whose end comes as a message */
@@ -52,18 +53,18 @@ bool gpw_memory_frees_in_order(const struct gpw_session *s)
     return s->memory->ordered_frees > 0;
 }
 
-static bool graphs_free(struct gpw_session *s)
-{
-    for (const struct pending_free *f = s->memory->frees; f; f = f->next)
-        if (!f->window && !f->of_pool && is_under_way(s, f))
-            return true;
-    return false;
-}
-
 bool gpw_memory_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns)
 {
-    return !s->memory->frees || gp_op_info(h->op)->work != GP_WORK_GRAPH || held_ns > PATIENCE_NS ||
-           gpw_streams_blocked(s) || !graphs_free(s);
+    if (!s->memory->frees || gp_op_info(h->op)->work != GP_WORK_GRAPH || gpw_streams_blocked(s))
+        return true;
+    for (struct pending_free *f = s->memory->frees; f; f = f->next) {
+        if (f->window || f->of_pool || f->outlasted || !is_under_way(s, f))
+            continue; /* it is no graph's, or cannot be waited for */
+        if (held_ns <= PATIENCE_NS)
+            return false;
+        f->outlasted = true;
+    }
+    return true;
 }
 
 /* The GPU may take its time, and what it waits for may come as a message: whoever needs
