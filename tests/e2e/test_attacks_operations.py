@@ -42,7 +42,7 @@ BLOCKING = {
     "cuStreamWaitValue64_v2",
 }
 #: Messages of each operation; sessions of a mixture, and messages in each.
-ROUNDS, MIXTURES, MIXED = 10, 8, 80
+ROUNDS, MIXTURES, MIXED = 7, 8, 80
 EDGES = (
     0,
     1,

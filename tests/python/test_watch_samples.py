@@ -76,7 +76,7 @@ class Card:
 @pytest.mark.parametrize("part", [0.01, 0.05, 0.25, 0.5])
 @pytest.mark.parametrize(("period", "differ"), [(0.02, 0.1), (0.1, 0.01), (1.0, 0.1)])
 def test_honest_tenants_are_never_ended(part: float, period: float, differ: float) -> None:
-    judged = Card(part, period, differ, seed=int(part * 100)).judged(500.0)
+    judged = Card(part, period, differ, seed=int(part * 100)).judged(300.0)
     assert not any(verdict.certain for _, verdict in judged)
     # rounds that are as regular as samples are may give an honest one a name, and no more
     assert differ < 0.1 or judged == []
