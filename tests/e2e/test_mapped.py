@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from harness import PoolServer, Talk, alive, wait_until
-from test_managed import said
+from test_managed import ONE_ARENA, said
 from toolchain import Toolchain
 
 StartTalk = Callable[[list[str], dict[str, str]], Talk]
@@ -33,7 +33,8 @@ def test_it_counts_as_pinned_memory(edges: str, make_server: MakeServer, network
 
 
 def test_mappings_stay_few(edges: str, server: PoolServer, network: str) -> None:
-    before, most, closed, after = map(int, said(server.run([edges, "maps", "mapped"], network)))
+    result = server.run([edges, "maps", "mapped"], network, **ONE_ARENA)
+    before, most, closed, after = map(int, said(result))
     assert most < before + 12 * 2048
     assert closed < before + 80
     assert after < before + 40
@@ -41,7 +42,7 @@ def test_mappings_stay_few(edges: str, server: PoolServer, network: str) -> None
 
 def test_nothing_grows(edges: str, server: PoolServer, network: str) -> None:
     """3000 allocations that come and go leave no mapping, no descriptor and nothing pinned."""
-    result = server.run([edges, "again", "mapped"], network)
+    result = server.run([edges, "again", "mapped"], network, **ONE_ARENA)
     maps, maps_after, files, files_after = map(int, said(result))
     assert maps_after < maps + 20
     assert files_after == files
