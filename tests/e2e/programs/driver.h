@@ -9,6 +9,7 @@
 
 #include <cuda.h>
 #include <stdbool.h>
+#include <sys/mman.h>
 
 static inline const char *driver_name(CUresult result)
 {
@@ -62,6 +63,19 @@ static inline void driver_start(void)
 static inline void driver_stop(void)
 {
     CU(cuDevicePrimaryCtxRelease(driver_device));
+}
+
+/* Memory of the program's own, of whole pages, that it registers for kernels. These reach it at its
+ * address, which must be free on the GPU's host as well: where systems put memory that may be the
+ * worker's, in one of a hundred runs. Below that nobody has any. */
+static inline void *driver_own_memory(size_t bytes)
+{
+    static uintptr_t next = 0x7ec000000000;
+    void *p = mmap((void *)next, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    REQUIRE(p == (void *)next, "no memory at %p", (void *)next);
+    next += (bytes + (1 << 21)) >> 21 << 21;
+    return p;
 }
 
 static inline CUfunction driver_function(CUmodule module, const char *name)

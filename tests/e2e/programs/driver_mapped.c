@@ -71,8 +71,7 @@ static int *pinned(size_t bytes)
 {
     void *p;
     if (registered) {
-        p = aligned_alloc(4096, whole_pages(bytes));
-        memset(p, 0, bytes);
+        p = driver_own_memory(whole_pages(bytes));
         CU(cuMemHostRegister(p, whole_pages(bytes), CU_MEMHOSTREGISTER_DEVICEMAP));
     } else {
         CU(cuMemHostAlloc(&p, bytes, CU_MEMHOSTALLOC_PORTABLE));
@@ -83,8 +82,6 @@ static int *pinned(size_t bytes)
 static void release(void *p)
 {
     CU(registered ? cuMemHostUnregister(p) : cuMemFreeHost(p));
-    if (registered)
-        free(p);
 }
 
 static CUdeviceptr on_device(const void *p)
@@ -371,7 +368,7 @@ static void copied_meanwhile(void)
 /* Registered memory stays when kernels cannot reach it any more, with what they made of it. */
 static void kept(void)
 {
-    int *p = aligned_alloc(4096, BYTES), status = 0;
+    int *p = driver_own_memory(whole_pages(BYTES)), status = 0;
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < INTS; i++)
             p[i] = i - round;
@@ -391,7 +388,7 @@ static void kept(void)
     }
     waitpid(child, &status, 0);
     EXPECT(status == 0 && p[0] == -18, "a child ended with %d, and %d is here", status, p[0]);
-    free(p);
+    munmap(p, whole_pages(BYTES));
 }
 
 static volatile bool over;
@@ -408,8 +405,7 @@ static void *counts(void *arg)
 static void kept_from_a_thread(void)
 {
     enum { WORD = 5000 };
-    unsigned *p = aligned_alloc(4096, 65536);
-    memset(p, 0, 65536);
+    unsigned *p = driver_own_memory(65536);
     pthread_t thread;
     REQUIRE(pthread_create(&thread, NULL, counts, p + WORD) == 0, "no thread");
     for (int round = 0; round < 50; round++) {
@@ -426,7 +422,7 @@ static void kept_from_a_thread(void)
     }
     over = true;
     pthread_join(thread, NULL);
-    free(p);
+    munmap(p, 65536);
 }
 
 int main(int argc, char **argv)
