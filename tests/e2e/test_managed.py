@@ -15,7 +15,7 @@ from toolchain import Toolchain
 StartTalk = Callable[[list[str], dict[str, str]], Talk]
 MIB = 1 << 20
 #: glibc gives threads that allocate at the same time arenas of their own, which are mappings too.
-ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+ONE_ARENA = "1"  # MALLOC_ARENA_MAX
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_it_counts_against_the_memory_limit(edges: str, server: PoolServer, tran
 
 def test_mappings_stay_few(edges: str, server: PoolServer, transport: str) -> None:
     """Pages here and there of 384 MiB: as many mappings as blocks at most, and none stays."""
-    result = server.run([edges, "maps"], transport, **ONE_ARENA)
+    result = server.run([edges, "maps"], transport, MALLOC_ARENA_MAX=ONE_ARENA)
     before, most, closed, after = map(int, said(result))
     assert most < before + 12 * 2048
     assert closed < before + 40

@@ -33,7 +33,7 @@ def test_it_counts_as_pinned_memory(edges: str, make_server: MakeServer, network
 
 
 def test_mappings_stay_few(edges: str, server: PoolServer, network: str) -> None:
-    result = server.run([edges, "maps", "mapped"], network, **ONE_ARENA)
+    result = server.run([edges, "maps", "mapped"], network, MALLOC_ARENA_MAX=ONE_ARENA)
     before, most, closed, after = map(int, said(result))
     assert most < before + 12 * 2048
     assert closed < before + 80
@@ -42,7 +42,7 @@ def test_mappings_stay_few(edges: str, server: PoolServer, network: str) -> None
 
 def test_nothing_grows(edges: str, server: PoolServer, network: str) -> None:
     """3000 allocations that come and go leave no mapping, no descriptor and nothing pinned."""
-    result = server.run([edges, "again", "mapped"], network, **ONE_ARENA)
+    result = server.run([edges, "again", "mapped"], network, MALLOC_ARENA_MAX=ONE_ARENA)
     maps, maps_after, files, files_after = map(int, said(result))
     assert maps_after < maps + 20
     assert files_after == files
