@@ -122,9 +122,7 @@ def standing(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
 @pytest.fixture
 def site(standing: Site, talk: StartTalk) -> Iterator[Site]:
     """The pool of all tests of a file that leave it whole; each finds it free."""
-    standing.talk = talk
-    yield standing
-    standing.clear()
+    yield from standing.lent(talk)
 
 
 @pytest.fixture

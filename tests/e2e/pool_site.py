@@ -37,6 +37,12 @@ class Site:
         self.servers[name] = self.manager.server(name, **settings)
         self.servers[name].start()
 
+    def lent(self, talk: StartTalk) -> Iterator[Site]:
+        """For one test, which finds it free."""
+        self.talk = talk
+        yield self
+        self.clear()
+
     def clear(self) -> None:
         """End every lease, and with it whatever runs on it."""
         for lease in self.manager.do("GET", "/leases?state=active&state=queued")["items"]:

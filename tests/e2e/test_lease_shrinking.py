@@ -33,9 +33,7 @@ def pool(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
 
 @pytest.fixture
 def site(pool: Site, talk: StartTalk) -> Iterator[Site]:
-    pool.talk = talk
-    yield pool
-    pool.clear()
+    yield from pool.lent(talk)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +45,7 @@ def patient_pool(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
 
 @pytest.fixture
 def patient(patient_pool: Site, talk: StartTalk) -> Iterator[Site]:
-    patient_pool.talk = talk
-    yield patient_pool
-    patient_pool.clear()
+    yield from patient_pool.lent(talk)
 
 
 def resize(site: Site, lease: dict[str, Any], gpus: int) -> httpx.Response:

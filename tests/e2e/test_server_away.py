@@ -104,9 +104,7 @@ def pool(home: paths.Home, toolchain: Toolchain) -> Iterator[tuple[Site, Host]]:
 
 @pytest.fixture
 def site(pool: tuple[Site, Host], talk: StartTalk) -> Iterator[Site]:
-    pool[0].talk = talk
-    yield pool[0]
-    pool[0].clear()
+    yield from pool[0].lent(talk)
 
 
 @pytest.fixture
