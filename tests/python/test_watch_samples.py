@@ -1,4 +1,4 @@
-"""What a driver's samples say of time: honest tenants for hours of its time, and liars."""
+"""What a driver's samples say of time: honest tenants, and liars."""
 
 from __future__ import annotations
 

@@ -64,6 +64,20 @@ class Watch:
         self.board.now_ns += ASKED_SECONDS * NS
         await self.look()
 
+    async def work(self, pid: int, seconds: int, *, part: int, until: int) -> None:
+        """Samples find it all the time, beside blue; its turns, of which there are 50 a second,
+        are one in ``part`` of the time, and it has none after ``until`` seconds."""
+        self.board.put("blue", Grant())
+        self.board.join(999_999, "blue")
+        for second in range(seconds):
+            has = min(second, until)
+            self.board.now_ns = second * NS
+            self.board.busy_ns["blue"] = second * NS
+            self.board.held_ns = {"default": has * NS // part, "blue": 0}
+            self.board.turns = {"default": 50 * has}
+            self.reader.usage = Usage({}, {pid: second * NS}, sample_ns=NS // 5)
+            await self.look()
+
     async def session(self, memory: int = 0) -> tuple[str, int]:
         session, pid = await opened(self.office)
         self.board.put("default", Grant(memory=64 * MIB))
@@ -226,17 +240,8 @@ async def test_it_may_only_say_so(make_office: MakeOffice) -> None:
 async def test_what_samples_leave_open_is_only_said(watch: Watch) -> None:
     """A tenth of the time in very short turns, and all of it by samples."""
     _, seeming = await watch.session()
-    board = watch.board
-    board.put("blue", Grant())
-    board.join(999_999, "blue")
     with capture_logs() as events:
-        for second in range(400):
-            board.now_ns = second * NS
-            board.busy_ns["blue"] = second * NS
-            board.held_ns = {"default": second * NS // 10, "blue": 0}
-            board.turns = {"default": 50 * second}
-            watch.reader.usage = Usage({}, {seeming: second * NS}, sample_ns=NS // 5)
-            await watch.look()
+        await watch.work(seeming, 400, part=10, until=400)
     assert process_lives(seeming)
     (named,) = [event for event in events if "seems to work outside" in event["event"]]
     assert (named["worker_pid"], named["cause"]) == (seeming, "time")
@@ -245,17 +250,8 @@ async def test_what_samples_leave_open_is_only_said(watch: Watch) -> None:
 async def test_who_seemed_to_take_time_is_named_again_when_it_does(make_office: MakeOffice) -> None:
     watch = Watch(await make_office(), WatchSettings.model_construct(mode="log"))
     _, liar = await watch.session()
-    board = watch.board
-    board.put("blue", Grant())
-    board.join(999_999, "blue")
     with capture_logs() as events:
-        for second in range(120):
-            board.now_ns = second * NS
-            board.busy_ns["blue"] = second * NS
-            board.held_ns = {"default": min(second, 100) * NS // 50, "blue": 0}
-            board.turns = {"default": 50 * min(second, 100)}
-            watch.reader.usage = Usage({}, {liar: second * NS}, sample_ns=NS // 5)
-            await watch.look()
+        await watch.work(liar, 120, part=50, until=100)
     named = [event["event"] for event in events if "it is not ended" in event["event"]]
     assert [name.startswith("a worker seems to") for name in named] == [True, False]
 
