@@ -137,6 +137,9 @@ int gp_board_tenant_remove(struct gp_board *f, const char *name)
     if (r == 0) {
         if (f->holder == gp_board_index(f, t))
             f->holder = -1;
+        for (int i = 0; i < GP_BOARD_TURNS; i++) /* another may get its slot */
+            if (f->turns[i].tenant == gp_board_index(f, t))
+                f->turns[i].tenant = -1;
         memset(t, 0, sizeof *t);
         gp_board_entitle(f);
         gp_board_turn(f, gp_board_now());

@@ -16,7 +16,8 @@
 #define GP_BOARD_TENANTS 64
 #define GP_BOARD_MEMBERS 512
 #endif
-#define GP_BOARD_NAME 96 /* with its NUL: "TENANT" or "TENANT/GROUP" */
+#define GP_BOARD_TURNS 1024 /* that are over, and not forgotten: a second's, or more */
+#define GP_BOARD_NAME 96    /* with its NUL: "TENANT" or "TENANT/GROUP" */
 /* No memory of anything is so much. */
 #define GP_BOARD_MEMORY_MOST (UINT64_C(1) << 50)
 /* The pid of a member whose process has not been started yet. */
@@ -106,6 +107,11 @@ int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int ro
  * outside of its turns; null: it does not say), fault}], "now_ns"}. Returns its length as snprintf
  * does; -ENOMEM. */
 int gp_board_describe(struct gp_board *b, char *out, int size);
+/* JSON of the turns that are over, from number `since` on as far as they are not forgotten:
+ * {"now_ns", "first": number of the first one here, "turns": [[name of its tenant, or "" if that was
+ * removed, began_ns, ended_ns]], "holder": whose turn it is, or "", "began_ns": since when}. Returns
+ * its length as snprintf does. */
+int gp_board_describe_turns(const struct gp_board *b, uint64_t since, char *out, int size);
 
 /* --- a member: a worker, as its page says and its requests ask (page.h) ------------- */
 

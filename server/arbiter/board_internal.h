@@ -61,6 +61,12 @@ struct member_slot {
     uint32_t sight;  /* enum gp_page_sight, as it says */
 };
 
+/* A turn that is over. */
+struct turn_slot {
+    int32_t tenant; /* its index; -1: it has been removed since */
+    uint64_t began, ended;
+};
+
 struct gp_board {
     struct gp_board_gpu gpu;
     int32_t holder;     /* the tenant whose turn it is, -1: nobody's */
@@ -71,6 +77,7 @@ struct gp_board {
     uint64_t quantum_end, yield_at;
     uint32_t relaxed; /* the weights alone keep everybody under the ceiling */
     uint64_t turn_began;
+    uint64_t turns_over;   /* how many have been, the last of which are in `turns` */
     uint64_t contended_at; /* somebody waited for a turn last */
     uint32_t turn_fresh;   /* its tenant has not begun to use it */
     uint64_t vclock;       /* no tenant with work is further behind than this */
@@ -85,6 +92,7 @@ struct gp_board {
         uint64_t vclock;  /* of the copy that was let through last */
         uint64_t free_at; /* when the engine has done what was let through */
     } copies[GP_BOARD_WAYS];
+    struct turn_slot turns[GP_BOARD_TURNS]; /* number N at N % GP_BOARD_TURNS */
     struct tenant_slot tenants[GP_BOARD_TENANTS];
     struct member_slot members[GP_BOARD_MEMBERS];
     /* Tells an idle tenant's members that its turn ends; true: one of them has begun work

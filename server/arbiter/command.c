@@ -110,14 +110,28 @@ static int do_seat(struct command *c)
     return gp_arbiter_seat(c->a, gp_arbiter_find(c->a, pid), &c->send[0], &c->send[1]);
 }
 
-/* describe -> JSON (gp_board_describe) */
-static int do_describe(struct command *c)
+/* What was described in so many bytes, or could not be. */
+static int described(struct command *c, int r)
 {
-    int r = gp_board_describe(c->a->board, c->out, c->size);
     if (r < 0 || r >= c->size)
         return r < 0 ? r : -EMSGSIZE;
     c->length = r;
     return 0;
+}
+
+/* describe -> JSON (gp_board_describe) */
+static int do_describe(struct command *c)
+{
+    return described(c, gp_board_describe(c->a->board, c->out, c->size));
+}
+
+/* turns SINCE -> JSON (gp_board_describe_turns) */
+static int do_turns(struct command *c)
+{
+    unsigned long long since;
+    if (sscanf(c->words, "%llu", &since) != 1)
+        return -EINVAL;
+    return described(c, gp_board_describe_turns(c->a->board, since, c->out, c->size));
 }
 
 /* hello VERSION: of the commands and of pages, before anything else -> the arbiter's pid */
@@ -135,10 +149,10 @@ static int do_hello(struct command *c)
 static const struct {
     const char *name;
     int (*perform)(struct command *c);
-} commands[] = {{"hello", do_hello},     {"gpu", do_gpu},          {"tenant", do_tenant},
-                {"remove", do_remove},   {"join", do_join},        {"adopt", do_adopt},
-                {"started", do_started}, {"leave", do_leave},      {"reap", do_reap},
-                {"seat", do_seat},       {"describe", do_describe}};
+} commands[] = {{"hello", do_hello},     {"gpu", do_gpu},           {"tenant", do_tenant},
+                {"remove", do_remove},   {"join", do_join},         {"adopt", do_adopt},
+                {"started", do_started}, {"leave", do_leave},       {"reap", do_reap},
+                {"seat", do_seat},       {"describe", do_describe}, {"turns", do_turns}};
 
 #define NUMBER 16 /* bytes before the rest of an answer */
 

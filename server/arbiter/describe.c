@@ -98,3 +98,26 @@ int gp_board_describe(struct gp_board *f, char *out, int size)
     free(tenants);
     return t.used;
 }
+
+static const char *name_of(const struct gp_board *f, int32_t tenant)
+{
+    return tenant >= 0 ? f->tenants[tenant].name : "";
+}
+
+int gp_board_describe_turns(const struct gp_board *f, uint64_t since, char *out, int size)
+{
+    struct text t = {out, size, 0};
+    uint64_t first = f->turns_over > GP_BOARD_TURNS ? f->turns_over - GP_BOARD_TURNS : 0;
+    first = since < first ? first : since > f->turns_over ? f->turns_over : since;
+    say(&t, "{\"now_ns\": %llu, \"holder\": \"%s\", \"began_ns\": %llu, \"first\": %llu, ",
+        (unsigned long long)gp_board_now(), name_of(f, f->holder),
+        (unsigned long long)f->turn_began, (unsigned long long)first);
+    say(&t, "\"turns\": [");
+    for (uint64_t number = first; number < f->turns_over; number++) {
+        const struct turn_slot *turn = &f->turns[number % GP_BOARD_TURNS];
+        say(&t, "%s[\"%s\", %llu, %llu]", number == first ? "" : ", ", name_of(f, turn->tenant),
+            (unsigned long long)turn->began, (unsigned long long)turn->ended);
+    }
+    say(&t, "]}");
+    return t.used;
+}

@@ -207,6 +207,7 @@ static void turn_take(struct gp_board *f, uint64_t now)
     struct tenant_slot *t = gp_board_holder(f);
     uint64_t length = now > f->turn_began ? now - f->turn_began : 0;
     uint64_t waited = now - others_wait_since(f, t, now); /* before that it cost nobody anything */
+    f->turns[f->turns_over++ % GP_BOARD_TURNS] = (struct turn_slot){f->holder, now - length, now};
     t->usage.held_ns += length;
     t->usage.ending_ns += f->yielding && now > f->yield_at ? now - f->yield_at : 0;
     waited = waited < length ? waited : length;

@@ -28,7 +28,9 @@ from gpupool_server.board import (
     OpenBoard,
     Seat,
     Snapshot,
+    TurnLog,
     read_snapshot,
+    read_turns,
 )
 
 PROGRAM = "libexec/gpupool-arbiter"
@@ -181,6 +183,10 @@ class ArbitratedBoard:
     def snapshot(self) -> Snapshot:
         text, _ = self._perform("describe", "describe it")
         return read_snapshot(text)
+
+    def turns(self, since: int) -> TurnLog:
+        text, _ = self._perform(f"turns {since}", "describe its turns")
+        return read_turns(text)
 
     def close(self) -> None:
         """Let go of it; its workers keep it."""

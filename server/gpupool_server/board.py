@@ -147,6 +147,27 @@ class Snapshot:
         return next((account for account in self.tenants if account.name == name), None)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Of a tenant's, in CLOCK_MONOTONIC nanoseconds; an empty name: the tenant was removed."""
+
+    tenant: str
+    began_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True)
+class TurnLog:
+    """The turns on a board that are over, from one of them on."""
+
+    now_ns: int
+    #: The number of the first: later than was asked for, where earlier ones are forgotten.
+    first: int
+    turns: tuple[Turn, ...]
+    #: The one that is not over, until now; of no length: it is nobody's turn.
+    now: Turn
+
+
 class Board(Protocol):
     """What the server asks of a board. Every method may raise :class:`BoardError`."""
 
@@ -178,6 +199,9 @@ class Board(Protocol):
 
     def snapshot(self) -> Snapshot: ...
 
+    def turns(self, since: int) -> TurnLog:
+        """From number ``since`` on; ENOSYS: the arbiter is of an older release."""
+
     def close(self) -> None: ...
 
 
@@ -191,6 +215,21 @@ def read_snapshot(text: bytes) -> Snapshot:
         return _parse_snapshot(json.loads(text))
     except (ValueError, LookupError, TypeError) as error:
         raise BoardError(errno.EUCLEAN, f"a board cannot be read ({error})") from None
+
+
+def read_turns(text: bytes) -> TurnLog:
+    """What ``gp_board_describe_turns`` wrote; BoardError if it cannot be."""
+    try:
+        raw = json.loads(text)
+        now_ns = int(raw["now_ns"])
+        turns = tuple(
+            Turn(str(name), int(began), int(ended)) for name, began, ended in raw["turns"]
+        )
+        holder = str(raw["holder"])
+        now = Turn(holder, int(raw["began_ns"]) if holder else now_ns, now_ns)
+        return TurnLog(now_ns, int(raw["first"]), turns, now)
+    except (ValueError, LookupError, TypeError) as error:
+        raise BoardError(errno.EUCLEAN, f"a board's turns cannot be read ({error})") from None
 
 
 def _parse_snapshot(raw: dict[str, Any]) -> Snapshot:

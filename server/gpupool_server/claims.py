@@ -19,6 +19,11 @@ from gpupool_server.tenants import Quota
 WHOLE = 1000
 
 
+def tenant_of(name: str) -> str:
+    """The tenant of a name on a board."""
+    return name.partition("/")[0]
+
+
 class Refusal(GpupoolError):
     """A session that is not opened; ``code`` travels to the client with the message."""
 

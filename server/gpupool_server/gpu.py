@@ -18,8 +18,17 @@ from typing import Any
 from gpupool_common import logs
 from gpupool_common.protocol import one_line
 from gpupool_server import claims
-from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Seat, Snapshot
-from gpupool_server.claims import Claim, Headroom
+from gpupool_server.board import (
+    SLICED,
+    Board,
+    BoardError,
+    BoardGpu,
+    OpenBoard,
+    Seat,
+    Snapshot,
+    TurnLog,
+)
+from gpupool_server.claims import Claim, Headroom, tenant_of
 from gpupool_server.device import Device
 from gpupool_server.sharing import DEFAULTS, GpuSettings
 from gpupool_server.tenants import Quota, Tenant
@@ -30,11 +39,6 @@ USELESS = (errno.EPROTO, errno.EUCLEAN, errno.EPIPE, errno.ETIMEDOUT)
 #: More new boards than this in that time, and the sessions on the GPU are ended.
 RENEWALS = 2
 RENEWAL_SECONDS = 60.0
-
-
-def tenant_of(name: str) -> str:
-    """The tenant of a name on a board."""
-    return name.partition("/")[0]
 
 
 class Gpu:
@@ -159,6 +163,16 @@ class Gpu:
             return self.board.snapshot()
         except BoardError as error:
             self._log.error("a board cannot be read", reason=str(error))
+            return None
+
+    def turns(self, since: int) -> TurnLog | None:
+        """Turns that are over, from number ``since`` on; None if its arbiter does not say."""
+        if self.board is None:
+            return None
+        try:
+            return self.board.turns(since)
+        except BoardError as error:
+            self._log.debug("a board does not say whose turn it was", reason=str(error))
             return None
 
     def utilisation(self, name: str | None = None) -> int | None:

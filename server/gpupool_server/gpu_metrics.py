@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 
 from gpupool_server.board import Account
 from gpupool_server.card_metrics import GPU, gpu_labels
-from gpupool_server.gpu import Gpu, tenant_of
+from gpupool_server.claims import tenant_of
+from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
 
 _TENANT = [*GPU, "tenant", "group", "lease"]

@@ -7,7 +7,7 @@ target_include_directories(gp_board_unwrapped PUBLIC ${CMAKE_SOURCE_DIR}/server/
 # Each look is at all places, and there are millions of looks.
 target_compile_definitions(gp_board_unwrapped PUBLIC GP_BOARD_TENANTS=32 GP_BOARD_MEMBERS=32)
 target_link_libraries(gp_board_unwrapped PUBLIC gp_options Threads::Threads)
-foreach(name board_shares board_copy board_gang)
+foreach(name board_shares board_copy board_gang board_turns)
   add_executable(test_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c)
   target_link_libraries(test_${name} PRIVATE gp_board_unwrapped ${GPUPOOL_CMOCKA_LIBRARY})
   add_test(NAME ${name} COMMAND test_${name})

@@ -315,6 +315,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     look(&g);
     require(gp_board_describe(g.a->board, text, sizeof text) > 0);
+    int turns = gp_board_describe_turns(g.a->board, size, text, sizeof text);
+    require(turns > 0 && turns < (int)sizeof text);
     gp_arbiter_free(g.a);
     require(open_now == 0);
     return 0;

@@ -23,6 +23,8 @@ from gpupool_server.board import (
     Member,
     Seat,
     Snapshot,
+    Turn,
+    TurnLog,
 )
 from gpupool_server.config import Settings
 from gpupool_server.front_end import RequestHandler
@@ -46,7 +48,8 @@ class FakeBoard:
         self.busy_ns: dict[str, int] = {}
         self.denied: dict[str, int] = {}
         self.held_ns: dict[str, int] = {}
-        self.turns: dict[str, int] = {}
+        self.log: list[Turn] = []
+        self.knows_turns = True
         self.dead: set[int] = set()
         self.now_ns = 0
         self.closed = False
@@ -109,6 +112,12 @@ class FakeBoard:
         accounts = tuple(self._account(name) for name in self.grants)
         return Snapshot(self.gpu, accounts, tuple(self.members.values()), self.now_ns)
 
+    def turns(self, since: int) -> TurnLog:
+        if not self.knows_turns:
+            raise BoardError(errno.ENOSYS, "turns")
+        turns = tuple(self.log[since:])
+        return TurnLog(self.now_ns, since, turns, Turn("", self.now_ns, self.now_ns))
+
     def _account(self, name: str) -> Account:
         grant = self.grants[name]
         return Account(
@@ -123,7 +132,7 @@ class FakeBoard:
             memory_denied=self.denied.get(name, 0),
             busy_ns=self.busy_ns.get(name, 0),
             waited_ns=2 * self.busy_ns.get(name, 0),
-            turns=self.turns.get(name, 3),
+            turns=3,
             launches=4,
             bytes_copied=5,
             copy_ns=6,

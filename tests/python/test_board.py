@@ -12,7 +12,7 @@ import pytest
 
 from gpupool_common import paths
 from gpupool_server.arbiter import PROGRAM, ArbitratedBoard, find_opener
-from gpupool_server.board import Board, BoardError, BoardGpu, Grant
+from gpupool_server.board import Board, BoardError, BoardGpu, Grant, Turn
 from gpupool_server.claims import Claim
 from gpupool_server.device import Device
 from gpupool_server.gpu import Gpu
@@ -55,6 +55,14 @@ def test_settings_and_grants_are_read_back(
     with pytest.raises(BoardError, match="closed"):
         board.snapshot()
     again.close()
+
+
+def test_nobodys_turn(folder: Path, open_board: Callable[[Path], Board]) -> None:
+    board = open_board(folder / "0.arbiter")
+    log = board.turns(0)
+    assert (log.first, log.turns, log.now) == (0, (), Turn("", log.now_ns, log.now_ns))
+    assert board.turns(1 << 63).first == 0
+    board.close()
 
 
 @pytest.mark.parametrize(
