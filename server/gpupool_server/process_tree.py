@@ -59,15 +59,18 @@ def _by_session(pid: int, workers: set[int], look: Look) -> int | None:
     return next((w for w in workers if (kin := look(w)) and kin.session == own.session), None)
 
 
-def attributed(
-    values: Mapping[int, int], workers: Iterable[int], look: Look = look_up
-) -> dict[int, int]:
-    """What the workers have, each with what it has started; what is others' is left out."""
+def owners_of(pids: Iterable[int], workers: Iterable[int], look: Look = look_up) -> dict[int, int]:
+    """The worker of each that is one or comes from one."""
     known = set(workers)
+    owners = {pid: pid if pid in known else owner_of(pid, known, look) for pid in pids}
+    return {pid: owner for pid, owner in owners.items() if owner is not None}
+
+
+def attributed(values: Mapping[int, int], owners: Mapping[int, int]) -> dict[int, int]:
+    """What the workers have, each with what it has started; what is others' is left out."""
     found: dict[int, int] = {}
     for pid, value in values.items():
-        owner = pid if pid in known else owner_of(pid, known, look)
-        if owner is not None:
+        if (owner := owners.get(pid)) is not None:
             found[owner] = found.get(owner, 0) + value
     return found
 

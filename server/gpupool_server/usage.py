@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +21,10 @@ from gpupool_server.device import Device
 from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_handles import NvmlHandles
 from gpupool_server.process_tree import Look, look_up
-from gpupool_server.watch import ASKED_SECONDS, LATE_NS, Own
+from gpupool_server.watch import ASKED_SECONDS, Own
 from gpupool_server.watch_settings import WatchSettings
+from gpupool_server.watch_time import LATE_NS
+from gpupool_server.watch_turns import Moment
 
 #: Of so many samples the least time between two of one process is taken for what each is about:
 #: drivers take them at intervals of their own, and leave out processes that do nothing.
@@ -32,6 +35,15 @@ LEAST_GAP_US = 50_000
 
 #: What is further apart is not one stretch of work, and no interval of any driver.
 GAP_US = 1_500_000
+
+#: Processes that only copy are found with a percent or two.
+BUSY_PERCENT = 5
+
+#: So many of the last samples were of several busy processes: they are no moments.
+TOGETHER = 3
+
+#: The clock of samples was set, if it is so much further from ours than at the last look.
+STEP_NS = 1_000_000
 
 #: For so long a process that the driver does not list any more is remembered.
 FORGET_US = 60_000_000
@@ -61,8 +73,23 @@ class Usage:
     #: What the times say is of longer ago than usual: they cannot be compared with what was said
     #: before.
     late: bool = False
-    #: They are of moments, which are so far apart (watch_samples.py); 0: of all that was done.
+    #: They are of moments, which are so far apart; 0: of all that was done.
     sample_ns: int = 0
+    #: The new ones of these (watch_turns.py).
+    moments: tuple[Moment, ...] = ()
+
+
+#: By how many nanoseconds samples' clock is ahead of CLOCK_MONOTONIC.
+Ahead = Callable[[], int]
+
+
+def wall_ahead() -> int:
+    """Of several tries, the one in whose midst this process stood still least."""
+    tries = []
+    for _ in range(5):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        tries.append((after - before, wall - (before + after) // 2))
+    return min(tries)[1]
 
 
 class UsageReader(Protocol):
@@ -91,8 +118,9 @@ class BlindReader:
 class NvmlReader:
     """Real GPUs, by pids as this process sees them."""
 
-    def __init__(self, nvml: Any, look: Look = look_up) -> None:
+    def __init__(self, nvml: Any, look: Look = look_up, ahead: Ahead = wall_ahead) -> None:
         self._nvml = nvml
+        self._ahead = ahead
         self._handles = NvmlHandles(nvml)
         self._look = look
         self._samples: dict[str, _Samples] = {}
@@ -107,7 +135,10 @@ class NvmlReader:
             memory_off = "NVML lists processes without their memory"
         times, time_off = self._times(device, None if memory_off and not listed else listed)
         samples = self._samples.get(device.uuid) or _Samples()
-        return Usage(memory, times, memory_off, time_off, samples.late, samples.apart_ns)
+        apart, moments = samples.apart_ns, samples.take()
+        if samples.averages:
+            apart, moments = 0, ()
+        return Usage(memory, times, memory_off, time_off, samples.late, apart, moments)
 
     def _listed(self, device: Device) -> tuple[dict[int, int | None], str]:
         """The processes on a GPU, and what each has; None: that is not said."""
@@ -132,7 +163,8 @@ class NvmlReader:
         try:
             card = self._handles.of(device.uuid)
             sampled = self._nvml.nvmlDeviceGetProcessUtilization(card, samples.last_us)
-            samples.add([(int(s.pid), int(s.timeStamp), int(s.smUtil)) for s in sampled])
+            found = [(int(s.pid), int(s.timeStamp), int(s.smUtil)) for s in sampled]
+            samples.add(found, self._ahead())
         except Exception as error:
             if getattr(error, "value", None) not in _NO_SAMPLES:
                 return {}, f"NVML does not say how long processes work: {error}"
@@ -144,6 +176,11 @@ class _Samples:
 
     def __init__(self) -> None:
         self.last_us = 0
+        self._ahead_ns: int | None = None
+        self._moments: list[Moment] = []
+        #: Of the last samples of busy processes: whether there were two of one time.
+        self._together: deque[bool] = deque(maxlen=RECENT)
+        self._busy_us, self._busy_pid = 0, 0
         #: The last ones reached further back than is allowed for.
         self.late = False
         self._seen: dict[int, int] = {}
@@ -151,8 +188,12 @@ class _Samples:
         self._started: dict[int, int] = {}
         self._gaps: deque[int] = deque(maxlen=RECENT)
 
-    def add(self, samples: list[tuple[int, int, int]]) -> None:
-        """Of each: pid, the end of its time in microseconds, and how busy it was in percent."""
+    def add(self, samples: list[tuple[int, int, int]], ahead_ns: int) -> None:
+        """Of each: pid, the end of its time in microseconds, and how busy it was in percent; so
+        much ahead of CLOCK_MONOTONIC their clock is now."""
+        if self._ahead_ns is not None and abs(ahead_ns - self._ahead_ns) > STEP_NS:
+            self.late = True
+        self._ahead_ns = ahead_ns
         newest = max((at for _, at, _ in samples), default=0)
         for pid, at, percent in sorted(samples, key=lambda sample: sample[1]):
             if not 0 < pid <= _MOST_PID or not 0 <= percent <= 100 or at <= self._seen.get(pid, 0):
@@ -164,8 +205,30 @@ class _Samples:
             if gap and self._gaps:  # else nobody knows for how long it worked
                 took = min(gap, *self._gaps)
                 self._busy[pid] = self._busy.get(pid, 0) + took * percent * 10
+            if self._gaps and percent >= BUSY_PERCENT:
+                took = min(self._gaps) * percent * 10
+                self._moments.append(Moment(pid, at * 1000 - ahead_ns, took))
+                self._compare(pid, at)
             self._seen[pid] = at
             self.last_us = max(self.last_us, at)
+
+    def _compare(self, pid: int, at: int) -> None:
+        if at - self._busy_us >= LEAST_GAP_US:
+            self._busy_us, self._busy_pid = at, pid
+            self._together.append(False)
+        elif pid != self._busy_pid:
+            self._together[-1] = True
+
+    @property
+    def averages(self) -> bool:
+        """Whether samples say what part of some time each process had, and not what there was at a
+        moment: then several processes are busy in those of one time, again and again."""
+        return sum(self._together) >= TOGETHER
+
+    def take(self) -> tuple[Moment, ...]:
+        """Those that nobody has taken."""
+        taken, self._moments = tuple(self._moments), []
+        return taken
 
     def keep(self, started: Mapping[int, int]) -> None:
         """These are there, and began then; forget who is not, and who had a pid before them."""

@@ -1,20 +1,24 @@
-"""What samples of a GPU can say of a process's time, and what may be chance."""
+"""What a driver's looks at moments can say of a process's time, and what may be chance."""
 
 from __future__ import annotations
 
 import math
 
-#: An honest tenant is found so far beyond its turns with a chance of e to the power of minus this,
-#: by Chernoff's bound: one in 65 million.
+#: An honest tenant is found so far beyond what it may have with a chance of e to the power of minus
+#: this, by Chernoff's bound: one in 65 million.
 CERTAIN = 18.0
 
-#: So many samples in a row may be of the same part of a round of turns, and then say no more than
-#: one: two tenants with half the time each were seen five to eight times in a row. Where rounds are
-#: as regular as samples are, it may be more: nobody is ended for that.
+#: An honest tenant may be found outside of its turns in so many of all looks, since some work of
+#: drivers asks for no turn: on an H100 in one of thirty, of a program that made contexts and ended
+#: them all the time.
+STRAY = 0.05
+
+#: So many looks in a row may find the same part of a round of the hardware's slices, and then say
+#: no more than one.
 ALIKE = 12
 
-#: Samples are judged over the settings' time, and over so many times as much: the less work there
-#: is beside a tenant's turns, the more of them it takes.
+#: Looks are judged over the settings' time, and over so many times as much: the less of its time a
+#: liar takes, the more of them it needs.
 STRETCHES = (1, 4, 16, 64)
 
 #: But over no more than so many seconds: every look in that time is kept.
@@ -22,23 +26,20 @@ LONGEST_SECONDS = 640
 
 
 def stretches_of(seconds: int) -> tuple[int, ...]:
-    """How many times the settings' ``seconds`` samples are judged over; the first is once."""
+    """How many times the settings' ``seconds`` looks are judged over; the first is once."""
     return tuple(each for each in STRETCHES if each == 1 or each * seconds <= LONGEST_SECONDS)
 
 
-def may_be_chance(moments: int, granted: float, seen: float) -> bool:
-    """Whether who has the part ``granted`` of the time may be seen at the part ``seen`` of moments.
+def may_be_chance(looks: int, left: float, outside: float) -> bool:
+    """Whether so many ``looks`` may find an honest one at work outside of its turns so often.
 
-    NVML looks at a moment, five or six times a second, whose work is on a GPU, and counts all of
-    the time around it as that process's (measured on an H100, driver 580). ``moments``: so often
-    it has looked; 0: time was measured, not sampled.
+    ``outside`` is the part of the looks that did, ``left`` the part of the time in which work that
+    it left there may go on.
     """
-    granted, seen = min(granted, 1.0), min(seen, 1.0)
-    if not moments or granted <= 0:
-        return False
-    if seen <= granted:
+    allowed, seen = min(left + STRAY, 1.0), min(outside, 1.0)
+    if seen <= allowed:
         return True
-    distance = seen * math.log(seen / granted)
+    distance = seen * math.log(seen / allowed)
     if seen < 1:
-        distance += (1 - seen) * math.log((1 - seen) / (1 - granted))
-    return distance * moments / ALIKE < CERTAIN
+        distance += (1 - seen) * math.log((1 - seen) / (1 - allowed))
+    return distance * looks / (ALIKE if left else 1) < CERTAIN

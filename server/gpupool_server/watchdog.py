@@ -9,29 +9,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpupool_common import logs
 from gpupool_server.board import Account, Board, Snapshot
-from gpupool_server.claims import Claim
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
-from gpupool_server.process_tree import attributed, hold_started, kill_held
+from gpupool_server.process_tree import attributed, hold_started, kill_held, owners_of
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.usage import Usage, UsageReader
-from gpupool_server.watch import (
-    APART_MS,
-    HURRY_SECONDS,
-    History,
-    Look,
-    SeenTenant,
-    SeenWorker,
-    Times,
-    Verdict,
-)
+from gpupool_server.watch import HURRY_SECONDS, History
+from gpupool_server.watch_look import Look, SeenTenant, SeenWorker, Verdict
 from gpupool_server.watch_settings import WatchSettings
+from gpupool_server.watch_time import APART_MS, Times
+from gpupool_server.watch_turns import Moments, OutsideTurns
 
 #: Policies that know no turns.
 OPEN = ("weak", "native")
@@ -47,6 +39,8 @@ HIDDEN = (
     " own, or the GPU is divided"
 )
 
+#: Why time is not seen where the driver looks at moments.
+UNTOLD = "the GPU's arbiter is of an earlier release, which does not say whose turn it was"
 
 SELDOM = f"watch.interval_ms is above {APART_MS}: a long kernel would look like a stolen turn"
 
@@ -66,6 +60,7 @@ class _Watched:
     missed: Counter[int] = field(default_factory=Counter)
     #: Whether the list is of others alone.
     hidden: bool = False
+    outside: OutsideTurns = field(default_factory=OutsideTurns)
 
 
 class Watchdog:
@@ -83,7 +78,8 @@ class Watchdog:
         self._reader = reader
         own = reader.own(settings)
         self._watched = [_Watched(gpu, History(settings, own, gpu.index)) for gpu in gpus]
-        self._named: set[tuple[int, str, bool]] = set()
+        #: Who is in the log, and for what.
+        self._named: set[tuple[int, str]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._log = logs.get("watchdog")
 
@@ -137,30 +133,46 @@ class Watchdog:
             watched.history.look(_look(watched, before, Usage()))
             return
         workers = [member.pid for member in before.processes]
-        usage, theirs = await asyncio.to_thread(self._read, watched.gpu, workers)
+        usage, theirs, moments = await asyncio.to_thread(self._read, watched.gpu, workers)
         after = watched.gpu.snapshot()  # what is charged by now is more than what was held
         if after is None:
             return
         self._look_for_hidden(watched, after, theirs)
-        hidden = HIDDEN if watched.hidden else ""
-        self._note(watched, usage.memory_off or hidden, usage.time_off or hidden)
         if usage.late or watched.board is not watched.gpu.board:
+            watched.outside.forget(after.now_ns, renumbered=watched.board is not watched.gpu.board)
             watched.era, watched.board = watched.era + 1, watched.gpu.board
+        untold = "" if not usage.sample_ns or self._compare(watched, after, moments) else UNTOLD
+        theirs = dataclasses.replace(theirs, time_off=theirs.time_off or untold)
+        hidden = HIDDEN if watched.hidden else ""
+        self._note(watched, usage.memory_off or hidden, theirs.time_off or hidden)
         watched.looks += 1
         for verdict in watched.history.look(_look(watched, after, theirs)):
             await self._act(watched.gpu.index, verdict, [*usage.memory, *usage.time_ns])
 
-    def _read(self, gpu: Gpu, workers: list[int]) -> tuple[Usage, Usage]:
+    def _read(self, gpu: Gpu, workers: list[int]) -> tuple[Usage, Usage, Moments]:
         """What the driver says, of all and of our workers with what they have started."""
         usage = self._reader.read(gpu.device)
+        found = {moment.pid for moment in usage.moments}
+        owners = owners_of([*workers, *usage.memory, *usage.time_ns, *found], workers)
         theirs = Usage(
-            attributed(usage.memory, workers),
-            attributed(usage.time_ns, workers),
+            attributed(usage.memory, owners),
+            attributed(usage.time_ns, owners),
             usage.memory_off,
             usage.time_off,
             sample_ns=usage.sample_ns,
         )
-        return usage, theirs
+        return usage, theirs, Moments(usage.moments, owners)
+
+    @staticmethod
+    def _compare(watched: _Watched, now: Snapshot, moments: Moments) -> bool:
+        """Whose turn it was when the driver looked; False: nobody says."""
+        if now.gpu.policy in OPEN:
+            watched.outside.forget(now.now_ns)
+            return True
+        log = watched.gpu.turns(watched.outside.next)
+        if log is not None:
+            watched.outside.add(log, moments, now.processes)
+        return log is not None
 
     def _look_for_hidden(self, watched: _Watched, now: Snapshot, theirs: Usage) -> None:
         """Workers have memory, and none is listed: none of them can be seen then."""
@@ -189,14 +201,14 @@ class Watchdog:
                     reason=off,
                 )
 
-    def _name(self, gpu: int, verdict: Verdict, what: str) -> None:
+    def _name(self, gpu: int, verdict: Verdict) -> None:
         """In the log, once."""
-        finding = (verdict.pid, verdict.cause, verdict.certain)
+        finding = (verdict.pid, verdict.cause)
         if finding in self._named:
             return
         self._named.add(finding)
         self._log.warning(
-            what,
+            "a worker takes more of a GPU than it may; it is not ended (watch.mode)",
             gpu=gpu,
             worker_pid=verdict.pid,
             cause=verdict.cause,
@@ -204,12 +216,8 @@ class Watchdog:
         )
 
     async def _act(self, gpu: int, verdict: Verdict, seen: list[int]) -> None:
-        if not verdict.certain:
-            self._name(gpu, verdict, "a worker seems to work outside its turns; it is not ended")
-            return
         if self._settings.mode == "log":
-            what = "a worker takes more of a GPU than it may; it is not ended (watch.mode)"
-            self._name(gpu, verdict, what)
+            self._name(gpu, verdict)
             return
         if not verdict.liar:
             self._supervisor.ask_to_end(verdict.pid, verdict.reason)
@@ -236,13 +244,15 @@ def _look(watched: _Watched, now: Snapshot, theirs: Usage) -> Look:
                 overdue=member.overdue,
                 unseen=member.unseen,
                 slice_us=member.slice_us,
+                outside_ns=watched.outside.of_worker[member.pid],
             )
             for member in now.processes
         ),
-        tenants={account.name: _tenant(account, watched.gpu.claims) for account in now.tenants},
+        tenants={account.name: _tenant(account, watched) for account in now.tenants},
         turns=turns,
         era=watched.era,
         sample_ns=theirs.sample_ns,
+        outside_ns=dict(watched.outside.of_tenant),
     )
 
 
@@ -251,8 +261,8 @@ def _found(times: Times | None, held_back: str) -> dict[str, Any]:
     return {**(dataclasses.asdict(times) if times else {}), "held_back": held_back}
 
 
-def _tenant(account: Account, claims: Mapping[str, Claim]) -> SeenTenant:
-    claim = claims.get(account.name)
+def _tenant(account: Account, watched: _Watched) -> SeenTenant:
+    claim = watched.gpu.claims.get(account.name)
     return SeenTenant(
         limit=account.memory_limit,
         held_ns=account.held_ns,
@@ -260,6 +270,6 @@ def _tenant(account: Account, claims: Mapping[str, Claim]) -> SeenTenant:
         waited_ns=account.waited_ns,
         beside=account.high_priority,
         forced=claim is not None and claim.forced,
-        turns=account.turns,
         before=claim.before if claim is not None else 0,
+        outside_ns=watched.outside.of_account[account.name],
     )

@@ -18,10 +18,11 @@ from gpupool_common import paths
 from gpupool_server import process_tree, usage
 from gpupool_server.device import Device
 from gpupool_server.inventory import Inventory
-from gpupool_server.process_tree import Kin, attributed, owner_of
+from gpupool_server.process_tree import Kin, attributed, owner_of, owners_of
 from gpupool_server.usage import SOFT, BlindReader, NvmlReader, SoftReader, open_usage
 from gpupool_server.watch import Own
 from gpupool_server.watch_settings import WatchSettings
+from gpupool_server.watch_turns import Moment
 
 #: The environment before the tests clear it of GPUPOOL_HOME.
 SOFT_GPU = paths.find_home().root / paths.SOFT_GPU
@@ -127,6 +128,67 @@ def test_samples_that_come_late() -> None:
     assert not reader.read(CARD).late
 
 
+# Moments -------------------------------------------------------------------------------------
+
+
+class Clock:
+    """By how much samples' clock is ahead of ours."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 3 * S * 1000
+
+    def __call__(self) -> int:
+        return self.ahead_ns
+
+
+def test_moments_are_told_once_by_our_clock() -> None:
+    clock = Clock()
+    cards = Samples((7, 10 * S, 98), (7, 10 * S + S // 5, 98))
+    reader = NvmlReader(cards, ahead=clock)
+    # how far they are apart is not known before the second
+    assert reader.read(CARD).moments == (Moment(7, 7_200_000_000, 196_000_000),)
+    assert reader.read(CARD).moments == ()
+    cards.samples += [(8, 10 * S + 2 * S // 5, 98), (7, 10 * S + 3 * S // 5, 1)]
+    found = reader.read(CARD)  # a percent: it has copied
+    assert found.moments == (Moment(8, 7_400_000_000, 196_000_000),)
+    assert (found.sample_ns, found.late) == (200_000_000, False)
+
+
+def test_a_clock_that_is_set() -> None:
+    """Until then samples cannot be compared with anything."""
+    clock = Clock()
+    cards = Samples((7, 10 * S, 98))
+    reader = NvmlReader(cards, ahead=clock)
+    assert not reader.read(CARD).late
+    for moved, late in ((900_000, False), (2_000_000, True), (0, False), (-60 * 10**9, True)):
+        clock.ahead_ns += moved
+        cards.samples.append((7, cards.samples[-1][1] + S // 5, 98))
+        assert reader.read(CARD).late == late
+
+
+def test_samples_of_some_time_are_no_moments() -> None:
+    """As drivers take them that say what part of it each process had: two are busy in one."""
+    cards = Samples()
+    reader = NvmlReader(cards, ahead=Clock())
+    apart = []
+    for i in range(1, 12):
+        cards.samples += [(7, i * S // 6, 60), (8, i * S // 6 + 100, 40 if i > 5 else 2)]
+        found = reader.read(CARD)
+        apart.append(found.sample_ns)
+        assert found.sample_ns or not found.moments
+    assert apart[1:7] == [166_566_000 + 0] * 6 or all(apart[:7])
+    assert apart[8:] == [0, 0, 0]
+    cards.samples += [(7, (i + 12) * S // 6, 98) for i in range(70)]
+    assert reader.read(CARD).sample_ns  # it is another driver's now
+
+
+def test_how_far_the_clock_is_ahead() -> None:
+    before = time.time_ns() - time.monotonic_ns()
+    found = usage.wall_ahead()
+    after = time.time_ns() - time.monotonic_ns()
+    assert min(before, after) - S * 1000 <= found <= max(before, after) + S * 1000
+
+
 class Starts:
     """When processes were started; counts the look-ups."""
 
@@ -148,7 +210,7 @@ def test_processes_that_have_ended_are_forgotten() -> None:
     cards.ended = set(ended)
     first = reader.read(CARD)
     assert first.time_ns.keys() == {7}
-    assert attributed(first.time_ns, [20], starts) == {}
+    assert owners_of(first.time_ns, [20], starts) == {}
     cards.samples = [(7, 70 * S, 50)]
     reader.read(CARD)
     assert len(reader._samples[CARD.uuid]._seen) > len(ended)  # none is a minute old
@@ -298,7 +360,9 @@ def test_whose_a_process_is(pid: int, owner: int | None) -> None:
 
 def test_values_go_to_the_worker_that_started_it_all() -> None:
     values = {20: 1, 30: 2, 31: 4, 32: 8, 50: 16}
-    assert attributed(values, [20, 21], TREE.get) == {20: 7, 21: 8}
+    owners = owners_of(values, [20, 21], TREE.get)
+    assert owners == {20: 20, 30: 20, 31: 20, 32: 21}
+    assert attributed(values, owners) == {20: 7, 21: 8}
 
 
 def test_a_ring_of_parents_has_an_end() -> None:

@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupool_server.usage import SOFT
-from gpupool_server.watch import (
-    ASKED_SECONDS,
-    GRANULE,
-    NS,
-    History,
-    Look,
-    Own,
-    SeenTenant,
-    SeenWorker,
-    Verdict,
-    too_much_memory,
-)
+from gpupool_server.watch import ASKED_SECONDS, GRANULE, History, Own, too_much_memory
+from gpupool_server.watch_look import NS, Look, SeenTenant, SeenWorker, Verdict
 from gpupool_server.watch_settings import WatchSettings
 
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""What a driver's samples say of time: honest tenants, and liars."""
+"""What a driver's looks at moments say of time: honest tenants, and liars."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from dataclasses import dataclass
 
 import pytest
 
+from gpupool_server.board import Member, Turn, TurnLog
 from gpupool_server.usage import SOFT
-from gpupool_server.watch import NS, History, Look, SeenTenant, SeenWorker, Verdict
-from gpupool_server.watch_samples import may_be_chance, stretches_of
+from gpupool_server.watch import History
+from gpupool_server.watch_look import NS, Look, SeenTenant, SeenWorker, Verdict
+from gpupool_server.watch_samples import STRAY, may_be_chance, stretches_of
 from gpupool_server.watch_settings import WatchSettings
+from gpupool_server.watch_turns import Moment, Moments, OutsideTurns
 
 SETTINGS = WatchSettings.model_construct()
 SAMPLE = 0.2
+LOOK = 0.25
+
+#: How far the driver's moments were from the turns they were of, on an H100.
+BESIDE = 0.0004
 
 
 @dataclass
@@ -28,129 +35,165 @@ class Card:
     differ: float = 0.1
     #: How often red is on the GPU in blue's turns.
     steals: float = 0.0
+    #: Red's sessions last so long; None: one goes on.
+    sessions: float | None = None
+    #: Each in a group of its own.
+    groups: bool = False
+    #: It says that work of it outlives its turns.
+    unseen: bool = False
     seed: int = 1
 
-    def sampled(self, seconds: float) -> Iterator[tuple[float, bool, int]]:
-        """When the driver looks, whether it finds red, and how many turns red has had by then."""
+    def rounds(self, chance: random.Random) -> Iterator[Turn]:
+        begin = 0.0
+        while True:
+            length = self.round * chance.uniform(1 - self.differ, 1 + self.differ)
+            middle = begin + self.part * length
+            if self.part:
+                yield Turn("red", int(begin * NS), int(middle * NS))
+            begin += length
+            yield Turn("blue", int(middle * NS), int(begin * NS))
+
+    def found(self, turn: Turn, at: float, chance: random.Random) -> int:
+        """Whom the driver finds: 2 is blue's worker, and red's are 10 and more."""
+        near = chance.uniform(-BESIDE, BESIDE) * NS
+        whose = turn.tenant
+        if int(at * NS) + near > turn.ended_ns or int(at * NS) + near < turn.began_ns:
+            whose = "blue" if whose == "red" else "red"
+        if chance.random() < self.steals:
+            whose = "red"
+        if whose == "red" and not self.part and not self.steals:
+            whose = "blue"
+        return 2 if whose == "blue" else self.worker(at)
+
+    def account(self, at: float) -> str:
+        return f"red/{self.worker(at)}" if self.groups else "red"
+
+    def worker(self, at: float) -> int:
+        return 10 + (int(at / self.sessions) if self.sessions else 0)
+
+    def looks(self, seconds: float) -> Iterator[Look]:
         chance = random.Random(self.seed)
-        begin, length, at, turns = 0.0, self.round, 0.0, 1
-        while at < seconds:
-            at += SAMPLE + chance.uniform(-0.001, 0.001)
-            while begin + length < at:
-                begin += length
-                length = self.round * chance.uniform(1 - self.differ, 1 + self.differ)
-                turns += 1
-            red = at - begin < self.part * length or chance.random() < self.steals
-            yield at, red, turns if self.part else 0
+        rounds, outside = self.rounds(chance), OutsideTurns()
+        turn, sample, number = next(rounds), SAMPLE, 0
+        for i in range(int(seconds / LOOK)):
+            now = i * LOOK
+            over: list[Turn] = []
+            moments: list[Moment] = []
+            while turn.ended_ns <= now * NS or sample < now:
+                if sample * NS < turn.ended_ns and sample < now:
+                    pid = self.found(turn, sample, chance)
+                    moments.append(Moment(pid, int(sample * NS), int(0.98 * SAMPLE * NS)))
+                    sample += SAMPLE + chance.uniform(-0.001, 0.001)
+                else:
+                    over.append(turn)
+                    turn = next(rounds)
+            at_ns = int(now * NS)
+            log = TurnLog(at_ns, number, tuple(over), Turn(turn.tenant, turn.began_ns, at_ns))
+            number += len(over)
+            yield self.look(now, log, moments, outside)
 
-    def looks(self, seconds: float, *, measured: bool) -> Iterator[Look]:
-        samples, used, turns = self.sampled(seconds), 0.0, 0
-        at, red, then = next(samples)
-        for i in range(int(seconds * 4) - 4):
-            now = i / 4
-            while at < now:
-                used, turns = used + 0.99 * SAMPLE * red, then
-                at, red, then = next(samples)
-            held, blue = int(now * self.part * NS), int(now * (1 - self.part) * NS)
-            workers = (
-                SeenWorker(1, "red", None, 0, int(used * NS), held),
-                SeenWorker(2, "blue", None, 0, 0, blue),
-            )
-            tenants = {
-                "red": SeenTenant(0, held, held, int(now * NS), turns=turns),
-                "blue": SeenTenant(0, blue, blue, int(now * NS)),
-            }
-            yield Look(
-                int(now * NS), workers, tenants, sample_ns=0 if measured else int(SAMPLE * NS)
-            )
+    def look(self, now: float, log: TurnLog, moments: list[Moment], outside: OutsideTurns) -> Look:
+        red, at_ns = self.worker(now), log.now_ns
+        name = self.account(now)
+        members = (
+            Member(red, name, 0, 0, unseen=self.unseen),
+            Member(2, "blue", 0, 0, unseen=False),
+        )
+        outside.add(log, Moments(tuple(moments), {red: red, 2: 2}), members)
+        held, blue = int(at_ns * self.part), int(at_ns * (1 - self.part))
+        workers = (
+            SeenWorker(
+                red, name, None, 0, 0, held, unseen=self.unseen, outside_ns=outside.of_worker[red]
+            ),
+            SeenWorker(2, "blue", None, 0, 0, blue, outside_ns=outside.of_worker[2]),
+        )
+        tenants = {
+            name: SeenTenant(0, held, held, at_ns, outside_ns=outside.of_account[name]),
+            "blue": SeenTenant(0, blue, blue, at_ns, outside_ns=outside.of_account["blue"]),
+        }
+        told = dict(outside.of_tenant)
+        return Look(at_ns, workers, tenants, sample_ns=int(SAMPLE * NS), outside_ns=told)
 
-    def judged(self, seconds: float, *, measured: bool = False) -> list[tuple[float, Verdict]]:
+    def judged(self, seconds: float) -> list[tuple[float, Verdict]]:
         watched = History(SETTINGS, SOFT, 0)
         return [
             (look.now_ns / NS, verdict)
-            for look in self.looks(seconds, measured=measured)
+            for look in self.looks(seconds)
             for verdict in watched.look(look)
         ]
 
 
-@pytest.mark.parametrize("part", [0.01, 0.05, 0.25, 0.5])
-@pytest.mark.parametrize(("period", "differ"), [(0.02, 0.1), (0.1, 0.01), (1.0, 0.1)])
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.05, 0.25, 0.5])
+@pytest.mark.parametrize(("period", "differ"), [(0.02, 0.1), (0.1, 0.001), (1.0, 0.1)])
 def test_honest_tenants_are_never_ended(part: float, period: float, differ: float) -> None:
-    judged = Card(part, period, differ, seed=int(part * 100)).judged(300.0)
-    assert not any(verdict.certain for _, verdict in judged)
-    # rounds that are as regular as samples are may give an honest one a name, and no more
-    assert differ < 0.1 or judged == []
+    """Also where rounds are as regular as the driver's looks are."""
+    assert Card(part, period, differ, seed=int(part * 100)).judged(330.0) == []
 
 
-def test_as_if_time_were_measured_some_would_be() -> None:
-    """Which is why samples are not taken for that."""
-    judged = [Card(0.25, seed=seed).judged(300.0, measured=True) for seed in range(3)]
-    assert any(verdict.certain for each in judged for _, verdict in each)
+def test_work_that_asks_for_no_turn_now_and_then() -> None:
+    """Contexts that are made again and again, and modules that are loaded."""
+    assert Card(0.25, steals=STRAY * 0.8).judged(330.0) == []
+
+
+def test_who_left_work_there_has_its_slices() -> None:
+    assert Card(0.25, steals=0.45, unseen=True).judged(330.0) == []
 
 
 @pytest.mark.parametrize(
     ("card", "within"),
     [
-        (Card(0.0, steals=0.45, seed=3), 8.0),
-        (Card(0.0, steals=0.2, seed=3), 15.0),
-        (Card(0.01, 2.0, steals=0.45, seed=3), 15.0),  # has a turn now and then
+        (Card(0.0, steals=0.9, seed=3), 8.0),
+        (Card(0.0, steals=0.45, seed=3), 28.0),
+        (Card(0.0, steals=0.2, seed=3), 90.0),
+        (Card(0.01, 2.0, steals=0.45, seed=3), 28.0),  # has a turn now and then
+        # It hides behind many turns of its own.
+        (Card(0.5, steals=0.9, seed=3), 28.0),
+        (Card(0.5, steals=0.45, seed=3), 90.0),
+        (Card(0.25, steals=0.2, seed=3), 340.0),
+        # Its sessions are short.
+        (Card(0.0, steals=0.9, sessions=3.0, seed=3), 28.0),
+        (Card(0.25, steals=0.45, sessions=2.0, seed=3), 90.0),
+        (Card(0.0, steals=0.9, sessions=3.0, groups=True, seed=3), 28.0),
+        (Card(0.0, steals=0.45, sessions=4.0, groups=True, seed=3), 90.0),
+        # It says that work of it outlives its turns, and has more than slices give.
+        (Card(0.1, 0.1, steals=0.95, unseen=True, seed=3), 340.0),
     ],
 )
 def test_liars_are_ended(card: Card, within: float) -> None:
-    at, verdict = next(each for each in card.judged(60.0) if each[1].certain)
-    assert (verdict.pid, verdict.cause) == (1, "time")
-    assert at <= within
+    at, verdict = card.judged(within)[0]
+    assert (verdict.pid, verdict.cause) == (card.worker(at), "time")
+    assert verdict.tenant == card.account(at)
+    assert "outside its turns" in verdict.reason
 
 
-@pytest.mark.parametrize(
-    ("part", "steals", "within"), [(0.05, 0.45, 85.0), (0.25, 0.45, 325.0), (0.05, 0.2, 325.0)]
-)
-def test_liars_that_take_their_turns_are_named(part: float, steals: float, within: float) -> None:
-    at, verdict = Card(part, steals=steals, seed=3).judged(400.0)[0]
-    assert (verdict.pid, verdict.certain) == (1, False)
-    assert at <= within
-
-
-def steady(t: float, *, used: float, held: float, turns: float, sample: float = SAMPLE) -> Look:
-    """Red has so much in each second; blue always has work."""
-    red = SeenWorker(1, "red", None, 0, int(t * used * NS))
-    tenants = {
-        "red": SeenTenant(0, int(t * held * NS), turns=int(t * turns)),
-        "blue": SeenTenant(0, 0, int(t * NS)),
-    }
-    blue = SeenWorker(2, "blue", None, 0)
-    return Look(int(t * NS), (red, blue), tenants, sample_ns=int(sample * NS))
-
-
-def test_who_is_named_for_a_time_is_ended_for_a_longer_one() -> None:
+def test_nobody_is_ended_for_a_session_that_is_over() -> None:
+    """Red's liar has ended, and its next session keeps to its turns."""
+    honest = Card(0.5).looks(60.0)
+    outside = 0
     watched = History(SETTINGS, SOFT, 0)
-    judged: list[bool] = []
-    for i in range(400):
-        look = steady(i / 4, used=0.796, held=0.01, turns=3.4)
-        judged += [verdict.certain for verdict in watched.look(look)]
-    assert judged[0] is False
-    assert True in judged
-
-
-def test_two_samples_that_come_closer_make_nobody_a_liar() -> None:
-    """Turns of 0.21 s, each of which was found at work twice: what that counted for stays so."""
-    watched = History(SETTINGS, SOFT, 0)
-    for i in range(80):
-        sample = 0.06 if i > 60 else SAMPLE
-        look = steady(i / 4, used=0.4, held=0.21, turns=1.0, sample=sample)
+    for look in honest:
+        outside += NS // 5 if look.now_ns < 10 * NS else 0
+        red = look.tenants["red"]
+        tenants = {**look.tenants, "red": SeenTenant(0, red.held_ns, outside_ns=outside)}
+        told = {"red": outside}
+        look = Look(look.now_ns, look.workers, tenants, sample_ns=NS // 5, outside_ns=told)
         assert watched.look(look) == []
 
 
-def test_how_long_samples_are_judged() -> None:
+def test_how_long_looks_are_judged() -> None:
     assert stretches_of(5) == (1, 4, 16, 64)
     assert stretches_of(60) == (1, 4)
     assert stretches_of(600) == (1,)
 
 
 def test_what_may_be_chance() -> None:
-    assert not may_be_chance(0, 0.5, 1.0)  # measured
-    assert not may_be_chance(25, 0.0, 0.12)  # work without a turn
-    assert may_be_chance(25, 0.5, 0.4)
-    assert may_be_chance(100, 0.5, 1.0)  # 100 in a row, of which most say nothing
-    assert not may_be_chance(400, 0.5, 1.0)
-    assert may_be_chance(1000, 1.2, 1.1)  # turns that end late count for more than there is
+    assert may_be_chance(25, 0.0, 0.4)
+    assert not may_be_chance(25, 0.0, 0.5)
+    assert may_be_chance(100, 0.0, 0.2)
+    assert not may_be_chance(100, 0.0, 0.24)
+    assert may_be_chance(10_000, 0.0, STRAY)
+    assert not may_be_chance(1600, 0.0, 0.1)
+    assert may_be_chance(100, 0.5, 0.9)  # slices are as regular as looks
+    assert not may_be_chance(1600, 0.5, 0.9)
+    assert may_be_chance(1000, 1.0, 1.1)
+    assert not may_be_chance(25, 0.0, 1.1)

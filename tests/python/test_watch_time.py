@@ -13,17 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupool_server.usage import SOFT
-from gpupool_server.watch import (
-    APART_MS,
-    LATE_NS,
-    NS,
-    History,
-    Look,
-    SeenTenant,
-    SeenWorker,
-    Verdict,
-)
+from gpupool_server.watch import History
+from gpupool_server.watch_look import NS, Look, SeenTenant, SeenWorker, Verdict
 from gpupool_server.watch_settings import WatchSettings
+from gpupool_server.watch_time import APART_MS, LATE_NS
 
 SETTINGS = WatchSettings.model_construct()
 LATE = LATE_NS / NS
@@ -239,6 +232,19 @@ def test_a_clock_that_goes_back() -> None:
 def test_a_look_at_nothing() -> None:
     looks = [Look(int(t * NS), (), {}) for t in range(20)]
     assert judged(looks) == []
+
+
+def test_sessions_that_end_soon_are_judged() -> None:
+    """Each is a new worker, and has little time until it ends."""
+
+    def renewed(look: Look) -> Look:
+        number, since = divmod(look.now_ns, 3 * NS)
+        red = replace(look.workers[0], pid=10 + number, used_ns=since * 9 // 10, busy_ns=0)
+        return replace(look, workers=(red, look.workers[1]))
+
+    found = judged([renewed(look) for look in Case(never).looks()])
+    assert found[0][0] <= SETTINGS.time_seconds + LATE + 1
+    assert found[0][1].pid >= 10
 
 
 @pytest.mark.parametrize("earlier", [True, False])

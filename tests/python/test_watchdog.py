@@ -12,12 +12,14 @@ from structlog.testing import capture_logs
 
 from gpupool_common.node_protocol import Heartbeat, ReportedLiar
 from gpupool_server.admin import AdminHandler
-from gpupool_server.board import BoardGpu, Grant
+from gpupool_server.board import BoardGpu, Grant, Turn
 from gpupool_server.device import Device
 from gpupool_server.usage import SOFT, Usage
-from gpupool_server.watch import ASKED_SECONDS, NS, Own
+from gpupool_server.watch import ASKED_SECONDS, Own
+from gpupool_server.watch_look import NS
 from gpupool_server.watch_settings import WatchSettings
-from gpupool_server.watchdog import HIDDEN, MISSED, Watchdog
+from gpupool_server.watch_turns import Moment
+from gpupool_server.watchdog import HIDDEN, MISSED, UNTOLD, Watchdog
 from server_harness import (
     MakeOffice,
     Office,
@@ -64,18 +66,22 @@ class Watch:
         self.board.now_ns += ASKED_SECONDS * NS
         await self.look()
 
-    async def work(self, pid: int, seconds: int, *, part: int, until: int) -> None:
-        """Samples find it all the time, beside blue; its turns, of which there are 50 a second,
-        are one in ``part`` of the time, and it has none after ``until`` seconds."""
+    async def work(self, pid: int, seconds: int, *, steals: bool) -> None:
+        """Turns of 0.1 s each with blue; the driver finds it in each of its own, or in blue's."""
         self.board.put("blue", Grant())
         self.board.join(999_999, "blue")
+        self.board.members[pid] = dataclasses.replace(self.board.members[pid], unseen=False)
         for second in range(seconds):
-            has = min(second, until)
             self.board.now_ns = second * NS
             self.board.busy_ns["blue"] = second * NS
-            self.board.held_ns = {"default": has * NS // part, "blue": 0}
-            self.board.turns = {"default": 50 * has}
-            self.reader.usage = Usage({}, {pid: second * NS}, sample_ns=NS // 5)
+            self.board.held_ns = dict.fromkeys(("default", "blue"), second * NS // 2)
+            for tenth in range(10 * (second - 1), 10 * second):
+                whose = "blue" if tenth % 2 else "default"
+                self.board.log.append(Turn(whose, tenth * NS // 10, (tenth + 1) * NS // 10))
+            offset = 5 * steals + 2
+            seen = [(second - 1) * NS + (2 * i * 5 + offset) * NS // 50 for i in range(5)]
+            moments = tuple(Moment(pid, at, NS // 5) for at in seen)
+            self.reader.usage = Usage({}, {pid: second * NS}, sample_ns=NS // 5, moments=moments)
             await self.look()
 
     async def session(self, memory: int = 0) -> tuple[str, int]:
@@ -237,23 +243,44 @@ async def test_it_may_only_say_so(make_office: MakeOffice) -> None:
     assert len(named) == 1 and named[0]["worker_pid"] == liar
 
 
-async def test_what_samples_leave_open_is_only_said(watch: Watch) -> None:
-    """A tenth of the time in very short turns, and all of it by samples."""
-    _, seeming = await watch.session()
-    with capture_logs() as events:
-        await watch.work(seeming, 400, part=10, until=400)
-    assert process_lives(seeming)
-    (named,) = [event for event in events if "seems to work outside" in event["event"]]
-    assert (named["worker_pid"], named["cause"]) == (seeming, "time")
+@pytest.mark.parametrize("steals", [False, True])
+async def test_whose_turn_it_was_is_compared(watch: Watch, steals: bool) -> None:
+    _, pid = await watch.session()
+    await watch.work(pid, 12, steals=steals)
+    if steals:
+        await eventually(lambda: not process_lives(pid))
+        (found,) = watch.office.supervisor.liars.describe()
+        assert (found["cause"], found["worker_pid"]) == ("time", pid)
+        assert "5.0 of 5.0 s outside its turns" in found["reason"]
+    else:
+        assert process_lives(pid)
+        assert watch.dog.describe(0)["tenants"]["default"]["outside"] == 0
 
 
-async def test_who_seemed_to_take_time_is_named_again_when_it_does(make_office: MakeOffice) -> None:
-    watch = Watch(await make_office(), WatchSettings.model_construct(mode="log"))
-    _, liar = await watch.session()
-    with capture_logs() as events:
-        await watch.work(liar, 120, part=50, until=100)
-    named = [event["event"] for event in events if "it is not ended" in event["event"]]
-    assert [name.startswith("a worker seems to") for name in named] == [True, False]
+async def test_another_board_knows_nothing_of_turns_before(watch: Watch) -> None:
+    _, pid = await watch.session()
+    for _ in range(4):  # none is there for long enough
+        await watch.work(pid, 7, steals=True)
+        watch.dog._watched[0].board = None
+        watch.board.log.clear()
+    assert process_lives(pid)
+
+
+async def test_an_arbiter_that_does_not_say_whose_turn_it_was(watch: Watch) -> None:
+    _, pid = await watch.session()
+    watch.board.knows_turns = False
+    await watch.work(pid, 20, steals=True)
+    assert process_lives(pid)
+    assert watch.dog.describe(0)["time"] == f"off: {UNTOLD}"
+    assert watch.dog.describe(0)["memory"] == "on"
+
+
+async def test_without_turns_moments_say_nothing(watch: Watch) -> None:
+    _, pid = await watch.session()
+    watch.board.gpu = BoardGpu("native", 20, 90, True, 1 << 30)
+    await watch.work(pid, 20, steals=True)
+    assert process_lives(pid)
+    assert watch.dog.describe(0)["time"] == "on"
 
 
 async def test_off_is_said(make_office: MakeOffice) -> None:

@@ -1,0 +1,154 @@
+"""Whose turn it was when the driver looked: who was on the GPU in a turn of another's.
+
+NVIDIA's driver looks some five times a second whose work is on a GPU. What it finds is of that
+moment: on an H100 (driver 580) each of 400 samples was of a process whose turn it was then, or had
+been 0.4 ms before or after. So each sample is compared with the arbiter's log of turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpupool_server.board import Member, Turn, TurnLog
+from gpupool_server.claims import tenant_of
+from gpupool_server.watch_look import NS
+
+#: A turn is its tenant's from so much before until so much behind it: GPUs change over, and clocks
+#: are compared.
+MARGIN_NS = 1_000_000
+
+#: Samples are not older than that, nor are processes of workers that have ended.
+KEPT_NS = 5 * NS
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The driver has found a process at work; times are CLOCK_MONOTONIC nanoseconds."""
+
+    pid: int
+    at_ns: int
+    #: It stands for so much time.
+    took_ns: int
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What it has found since it was asked last."""
+
+    seen: tuple[Moment, ...] = ()
+    #: The worker of each process that is there: its own, or one that it has started.
+    owners: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A worker, or what one has started."""
+
+    worker: int
+    account: str
+    #: It says that work of it may go on outside of its turns, or does not say.
+    unseen: bool
+    #: When it was there last.
+    at_ns: int
+
+
+class OutsideTurns:
+    """What one GPU's workers did in others' turns; counts only grow."""
+
+    def __init__(self) -> None:
+        #: The number of the turn that is to be asked for.
+        self.next = 0
+        #: Nanoseconds, by accounts: of tenants, and of their groups.
+        self.of_account: Counter[str] = Counter()
+        #: By tenants with all of their groups, since a session may have a group of its own and end
+        #: soon; but not of workers that say that work of them outlives their turns.
+        self.of_tenant: Counter[str] = Counter()
+        self.of_worker: Counter[int] = Counter()
+        self._turns: deque[Turn] = deque()
+        #: What was before is not known.
+        self._from_ns = 0
+        self._known: dict[int, _Known] = {}
+        self._lost = _LostTurns()
+
+    def forget(self, now_ns: int, *, renumbered: bool = False) -> None:
+        """What was until now says nothing; ``renumbered``: turns are counted anew."""
+        self._turns.clear()
+        self._from_ns = now_ns
+        if renumbered:
+            self.next = 0
+
+    def add(self, log: TurnLog, moments: Moments, workers: Iterable[Member]) -> None:
+        """All there is to know of the time since it was called last."""
+        workers = tuple(workers)
+        self._learn(log)
+        self._lost.learn(log.now_ns, workers)
+        self._recognise(log.now_ns, moments.owners, {each.pid: each for each in workers})
+        for moment in moments.seen:
+            known = self._known.get(moment.pid)
+            if known is not None and self._is_outside(known.account, moment.at_ns, log):
+                self.of_account[known.account] += moment.took_ns
+                self.of_worker[known.worker] += moment.took_ns
+                if not known.unseen:
+                    self.of_tenant[tenant_of(known.account)] += moment.took_ns
+
+    def _learn(self, log: TurnLog) -> None:
+        if log.first != self.next:  # some were forgotten
+            self.forget(max(self._from_ns, log.turns[0].began_ns if log.turns else log.now_ns))
+        self._turns.extend(log.turns)
+        self.next = log.first + len(log.turns)
+        while self._turns and log.now_ns - self._turns[0].ended_ns > KEPT_NS:
+            self._from_ns = max(self._from_ns, self._turns.popleft().ended_ns)
+
+    def _recognise(
+        self, now_ns: int, owners: Mapping[int, int], workers: Mapping[int, Member]
+    ) -> None:
+        """Whose a process was is asked while it lives; what it did may be said later."""
+        for pid, worker in owners.items():
+            if member := workers.get(worker):
+                unseen = member.unseen is not False
+                self._known[pid] = _Known(worker, member.tenant, unseen, now_ns)
+        for pid in [p for p, known in self._known.items() if now_ns - known.at_ns > KEPT_NS]:
+            del self._known[pid]
+        for pid in self.of_worker.keys() - {known.worker for known in self._known.values()}:
+            del self.of_worker[pid]
+
+    def _is_outside(self, account: str, at_ns: int, log: TurnLog) -> bool:
+        if not self._from_ns + MARGIN_NS <= at_ns <= log.now_ns - MARGIN_NS:
+            return False
+        taken = False
+        for turn in (*self._turns, log.now):
+            if turn.began_ns - MARGIN_NS <= at_ns <= turn.ended_ns + MARGIN_NS:
+                if turn.tenant == account:
+                    return False
+                taken = taken or turn.began_ns <= at_ns <= turn.ended_ns
+        return taken and not self._lost.covers(account, at_ns)
+
+
+class _LostTurns:
+    """When tenants were at work for which they had lost their turns: a kernel of seconds may be."""
+
+    def __init__(self) -> None:
+        self._looked_ns = 0
+        self._overdue: dict[int, int] = {}
+        self._late: set[str] = set()
+        #: Whose, from when until when.
+        self._times: deque[Turn] = deque()
+
+    def learn(self, now_ns: int, workers: Iterable[Member]) -> None:
+        workers = tuple(workers)
+        late = {each.tenant for each in workers if each.late}
+        lost = {each.tenant for each in workers if each.overdue > self._overdue.get(each.pid, 0)}
+        for tenant in late | lost | self._late:
+            self._times.append(Turn(tenant, self._looked_ns, now_ns))
+        while self._times and now_ns - self._times[0].ended_ns > KEPT_NS:
+            self._times.popleft()
+        self._late, self._looked_ns = late, now_ns
+        self._overdue = {each.pid: each.overdue for each in workers}
+
+    def covers(self, tenant: str, at_ns: int) -> bool:
+        return any(
+            lost.tenant == tenant and lost.began_ns <= at_ns <= lost.ended_ns
+            for lost in self._times
+        )
