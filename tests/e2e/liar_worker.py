@@ -11,7 +11,18 @@ from pathlib import Path
 
 from gpupool_common import paths
 
-SOURCE = Path(__file__).resolve().parent / "liar" / "liar.c"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+#: What asks for turns is a worker's own.
+SOURCES = (
+    HERE / "liar" / "liar.c",
+    *(
+        ROOT / "server" / "arbiter" / f"{part}.c"
+        for part in ("seat", "seat_memory", "page", "clock")
+    ),
+)
+FOLDERS = (ROOT / "server" / "arbiter", ROOT / "proto" / "wire")
 
 
 class Liar:
@@ -29,17 +40,19 @@ class Liar:
             (folder / beside.name).symlink_to(beside)
         self._honest = self.worker.read_bytes()
 
-    def arm(self, mib: int = 0, works: int = 0, forks: bool = False) -> None:
+    def arm(self, mib: int = 0, works: int = 0, forks: bool = False, asks: bool = False) -> None:
         """Workers that are started from now on are liars."""
         command: list[str | Path] = [self.worker, "--version"]
         version = subprocess.run(command, capture_output=True, text=True, check=True)
         lines = [f'#define VERSION "{version.stdout.strip()}"', "#define DEVICE 0"]
         lines += [f"#define LIAR_MIB {mib}", f"#define LIAR_WORKS {works}"]
         lines += [f"#define LIAR_FORKS {int(forks)}", "#define LIAR_TURNS 200000"]
+        lines += [f"#define LIAR_ASKS {int(asks)}"]
         (self.folder / "aim.h").write_text("\n".join(lines) + "\n")
         program = self.folder / "liar"
         flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1"]
-        command = ["cc", *flags, f"-I{self.folder}", "-o", program, SOURCE, "-ldl"]
+        flags += [f"-I{folder}" for folder in (self.folder, *FOLDERS)]
+        command = ["cc", *flags, "-o", program, *SOURCES, "-ldl"]
         subprocess.run(command, check=True)
         program.chmod(0o755)
         os.replace(program, self.worker)

@@ -3,6 +3,7 @@ limit: the watchdog ends the one and never the other."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from gpupool_common import paths
+from gpupool_server.arbiter import find_opener
 from harness import alive, wait_until
 from liar_worker import Liar
 from pool_harness import PoolManager
@@ -93,18 +96,49 @@ def test_memory_beside_the_arbiter(make_pool: MakePool, liar: Liar) -> None:
     end(neighbour)
 
 
-def test_kernels_outside_of_turns(make_pool: MakePool, liar: Liar, talk: StartTalk) -> None:
+@pytest.mark.parametrize("asks", [False, True])
+def test_kernels_outside_of_turns(
+    make_pool: MakePool, liar: Liar, talk: StartTalk, asks: bool
+) -> None:
     pool = make_pool()
     pool.ask(do="gpu-set", gpu=0, policy="fixed")  # a fifth is red's; its slices would be longer
     neighbour = talk(pool.program("driver_slices"), pool.server.environment("shm", **BLUE))
     assert neighbour.line() == "ready"
     assert tell(neighbour, "hold") == "holds"
-    liar.arm(works=1)
+    liar.arm(works=1, asks=asks)
     session = lie(pool)
     found = ended(pool, session, "time")
+    assert not asks or "the liar has its seat: 0" in pool.server.log.read_text()
     assert "outside its turns" in found["reason"]
     assert tell(neighbour, "free") == "freed"
     end(neighbour)
+
+
+def test_the_log_of_turns(make_pool: MakePool, talk: StartTalk) -> None:
+    """What it says of two programs adds up to what their accounts say."""
+    pool = make_pool()
+    environment = pool.server.environment
+    programs = [
+        talk(pool.program("driver_slices"), environment("shm", **who)) for who in (RED, BLUE)
+    ]
+    assert [program.line() for program in programs] == ["ready", "ready"]
+    opener = find_opener(paths.find_home())
+    assert opener is not None
+    board = opener(pool.server.folder / "run" / "gpus" / "0.arbiter")
+    for program in programs:
+        program.say("busy 1000")
+    assert all(program.line().startswith("kernels ") for program in programs)
+    for program in programs:
+        end(program)
+    wait_until(lambda: not board.turns(0).now.tenant, "it was nobody's turn")
+    log = board.turns(0)
+    assert log.first == 0 and len(log.turns) > 10
+    assert all(a.ended_ns <= b.began_ns for a, b in itertools.pairwise(log.turns))
+    for account in board.snapshot().tenants:
+        turns = [turn for turn in log.turns if turn.tenant == account.name]
+        assert sum(turn.ended_ns - turn.began_ns for turn in turns) == account.held_ns
+        assert len(turns) == account.turns
+    board.close()
 
 
 def test_without_turns_only_memory_is_watched(

@@ -4,12 +4,13 @@
 
 One server, and a program in a worker's place that uses NVIDIA's driver directly: it takes memory
 beside the arbiter (`memory`; in a child of the worker's: `child`), or runs kernels outside of its
-turns while a neighbour works (`time`). `shares` has two honest programs with work all the time,
-for `--seconds` each way to share. `sees` asks NVML for everything that the watchdog goes by, and
-`honest` runs programs at their limits, which make and end contexts all the time, for longer than
-the watchdog waits for anything (`--seconds`, 45); `copies` copies to the GPU all the time, which
-needs no turn. `time`, `copies` and `shares` show what NVML said of red, what the arbiter granted,
-and by which rule the server held it back. A row for each; the exit code is 1 if one failed.
+turns while a neighbour works (`time`; `turns`: and has many short turns of its own as well).
+`shares` has two honest programs with work all the time, for `--seconds` each way to share. `sees`
+asks NVML for everything that the watchdog goes by, and `honest` runs programs at their limits,
+which make and end contexts all the time, for longer than the watchdog waits for anything
+(`--seconds`, 45); `copies` copies to the GPU all the time, which needs no turn. All but `memory`
+show what NVML said of red, what the arbiter granted, and by which rule the server held it back. A
+row for each; the exit code is 1 if one failed.
 
 What spins on the GPU comes last, and none of it stays: after `--within` seconds (300), killed, or
 done, all that was started is ended (keeper.py).
@@ -38,6 +39,7 @@ for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
 from keeper import keep  # noqa: E402
 
 from gpupool.admin import Admin  # noqa: E402
+from gpupool_server.watch_samples import STRAY  # noqa: E402
 from harness import PoolServer, Talk, alive, run_program  # noqa: E402
 from liar_worker import Liar  # noqa: E402
 from raw_client import ask_for_session  # noqa: E402
@@ -231,12 +233,18 @@ class Seen:
         self._last = max([self._last, *(each.timeStamp for each in known)])
         return known
 
+    def outside(self) -> float:
+        """The greatest part of 5 s in which a tenant was found at work outside its turns."""
+        found = [found for _, said in self.tenants for found in said.values() if "span" in found]
+        return max((each["outside"] / each["span"] for each in found), default=0.0)
+
     def row(self) -> Row:
         arbiter = self._bench.status()["gpus"][0]["tenants"]
         named = ("name", "held_ns", "busy_ns", "waited_ns", "turns", "entitled_permille", "workers")
         return {
             "nvml_of_red": self.nvml[-40:],
             "nvml_of_others": self.others[-40:],
+            "outside": self.outside(),
             "server_found": self.tenants[-1:],
             "held_back": sorted(
                 {said["red"]["held_back"] for _, said in self.tenants if "red" in said}
@@ -273,6 +281,24 @@ def out_of_turn(bench: Bench, seconds: float) -> Row:
     return {"good": good, "seconds": took, "reason": found["reason"], **row}
 
 
+def short_turns(bench: Bench, seconds: float) -> Row:
+    """Kernels in each turn of a neighbour's, and a turn of its own between any two of these."""
+    neighbour = bench.start("driver_slices", "blue")
+    neighbour.say(f"busy {int(min(seconds, 120.0) * 1000)}")
+    seen = Seen(bench)
+    try:
+        took, found = bench.lie(seen.look, patience=100.0, works=16, asks=True)
+    except RuntimeError as error:
+        return {"good": False, "error": str(error)[:200], **seen.row()}
+    row = seen.row()
+    return {
+        "good": found["cause"] == "time" and found["tenant"] == "red",
+        "seconds": took,
+        "reason": found["reason"],
+        **row,
+    }
+
+
 def copies(bench: Bench, seconds: float) -> Row:
     """To the GPU all the time, with a kernel now and then, beside one with work all the time."""
     neighbour = bench.start("driver_slices", "blue")
@@ -293,8 +319,9 @@ def copies(bench: Bench, seconds: float) -> Row:
 
 
 def shares(bench: Bench, seconds: float) -> Row:
-    """Nobody is ended, or named, by what samples make of turns."""
-    row: Row = {"good": True}
+    """Nobody is ended: what samples find is in its turn."""
+    row: Row = {}
+    outside = 0.0
     for policy in ("share", "fixed"):
         bench.policy(policy)
         programs = [bench.start("driver_slices", who) for who in ("red", "blue")]
@@ -305,11 +332,11 @@ def shares(bench: Bench, seconds: float) -> Row:
             seen.look()
             time.sleep(0.01)
         kernels = [program.line() for program in programs]
+        outside = max(outside, seen.outside())
         row[policy] = {"kernels": kernels, "found": seen.tenants[::4], **seen.row()}
         for program in programs:
             finish(program)
-    row["named"] = "seems to work outside" in bench.server.log.read_text()
-    row["good"] = bench.liars() == [] and not row["named"]
+    row["good"] = bench.liars() == [] and outside <= STRAY
     return row
 
 
@@ -322,8 +349,10 @@ def child(bench: Bench, seconds: float) -> Row:
 
 
 def honest(bench: Bench, seconds: float) -> Row:
-    """A full program, and beside it ones that make contexts and end them, at their limits."""
+    """A full program, and beside it ones that make contexts and end them, at their limits, while
+    another tenant has work all the time."""
     runs = 0
+    seen = Seen(bench)
     for policy in ("share", "native"):
         bench.policy(policy)
         full = bench.start("driver_tenant", "red", GPUPOOL_GROUP="full", GPUPOOL_MEMORY="1024MiB")
@@ -334,15 +363,20 @@ def honest(bench: Bench, seconds: float) -> Row:
         environment = bench.server.environment(
             "shm", GPUPOOL_TOKEN="token-of-red", GPUPOOL_MEMORY="1000MiB"
         )
+        other = bench.start("driver_slices", "blue")
+        other.say(f"busy {int(seconds * 1000)}")
         while time.monotonic() < ends:
+            seen.look()
             done = run_program([reset], environment)
             if done.returncode != 0:
                 raise RuntimeError(done.explain()[-1500:])
             if not take(full, "work 5").startswith("worked"):
                 raise RuntimeError("the full program was ended")
             runs += 1
+        other.line()
+        finish(other)
         finish(full)
-    return {"good": bench.liars() == [], "runs": runs, "liars": bench.liars()}
+    return {"good": bench.liars() == [], "runs": runs, "liars": bench.liars(), **seen.row()}
 
 
 def take(program: Talk, what: str) -> str:
@@ -365,6 +399,7 @@ PARTS: dict[str, tuple[Callable[[Bench, float], Row], dict[str, str]]] = {
     "copies": (copies, {}),
     "shares": (shares, {}),
     "time": (out_of_turn, {}),
+    "turns": (short_turns, {}),
 }
 
 

@@ -5,6 +5,7 @@
  *   LIAR_MIB     takes so many MiB of the device's memory
  *   LIAR_WORKS   runs kernels for ever, so many of them submitted ahead, and says how many
  *   LIAR_TURNS   of a kernel's loop, a kernel's length
+ *   LIAR_ASKS    asks for its turns all the same, and has many short ones
  *   LIAR_FORKS   all of that in a child, while it does nothing itself
  */
 #include <dlfcn.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "aim.h"
+#include "seat.h"
 
 #define TEXT(x) TEXT_OF(x)
 #define TEXT_OF(x) #x
@@ -91,7 +93,16 @@ static long now_ms(void)
     return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static int work(void)
+/* A turn that it has got is over at once. */
+static void turn(struct gp_seat *seat)
+{
+    if (!seat || !gp_seat_enter(seat))
+        return;
+    gp_seat_started(seat);
+    gp_seat_idle(seat, 0);
+}
+
+static int work(struct gp_seat *seat)
 {
     handle module, spin;
     int r = driver.load(&module, spin_ptx);
@@ -104,6 +115,7 @@ static int work(void)
         if (r == 0)
             r = driver.wait();
         done += LIAR_WORKS;
+        turn(seat);
         if (now_ms() - told < 500)
             continue;
         told = now_ms();
@@ -119,16 +131,29 @@ static void rest(void)
         poll(NULL, 0, 1000);
 }
 
+static struct gp_seat *seat_of(const char *descriptors)
+{
+    struct gp_seat *seat = NULL;
+    int page, bell;
+    int r = sscanf(descriptors, "%d,%d", &page, &bell) == 2 ? gp_seat_open(page, bell, &seat) : -1;
+    dprintf(STDERR_FILENO, "info: the liar has its seat: %d\n", r);
+    return seat;
+}
+
 int main(int argc, char **argv)
 {
     const char *path = "";
+    struct gp_seat *seat = NULL;
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         puts(VERSION);
         return 0;
     }
-    for (int i = 1; i + 1 < argc; i++)
+    for (int i = 1; i + 1 < argc; i++) {
         if (strcmp(argv[i], "--driver") == 0)
             path = argv[i + 1];
+        if (LIAR_ASKS && strcmp(argv[i], "--seat") == 0)
+            seat = seat_of(argv[i + 1]);
+    }
     printf("ready {\"shm\": \"shm://handed\"}\njoined\n");
     fflush(stdout);
     if (LIAR_FORKS && fork() != 0)
@@ -136,7 +161,7 @@ int main(int argc, char **argv)
     if (!open_driver(path))
         dprintf(STDERR_FILENO, "error: no driver: %s\n", dlerror());
     else if (take() == 0 && LIAR_WORKS)
-        work();
+        work(seat);
     rest();
     return 1;
 }
