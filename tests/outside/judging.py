@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from records import NATIVE, Record, Results
-
-#: The tests that passed natively, by group; what is in no group was not run.
-Passed = dict[str, dict[str, Record]]
+from records import COUNT, NATIVE, WELL, Record, Results, is_test
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ class Verdict:
 
     def line(self) -> str:
         return (
-            f"{self.suite:8} {self.way:4} {self.same:7} same {len(self.differs):5} differ"
-            f" {len(self.known):5} known {len(self.missing):6} missing"
+            f"{self.suite:8} {self.way:6} {self.same:7} same {len(self.differs):5} differ"
+            f" {len(self.known):5} known {len(self.missing):6} not reached"
         )
 
 
@@ -57,11 +55,12 @@ def read_differences(path: Path) -> list[Difference]:
     return [Difference(**entry) for entry in entries]
 
 
-def passed_natively(results: Results, suite: str, on: str) -> Passed:
-    groups = results.groups(suite, NATIVE, on)
+def passed_natively(results: Results, suite: str, on: str, group: str) -> dict[str, Record]:
+    tests = results.groups(suite, NATIVE, on).get(group, {})
     return {
-        group: {test: record for test, record in tests.items() if record.outcome == "passed"}
-        for group, tests in groups.items()
+        test: record
+        for test, record in tests.items()
+        if record.outcome == "passed" and is_test(test)
     }
 
 
@@ -71,10 +70,15 @@ def judge(
     """Of a suite that has been run natively."""
     verdict = Verdict(suite, way)
     ours = results.groups(suite, way, on)
-    for group, tests in passed_natively(results, suite, native_on).items():
+    for group in results.groups(suite, NATIVE, native_on):
+        tests = passed_natively(results, suite, native_on, group)
         verdict.native += len(tests)
+        found = ours.get(group, {})
+        for of_the_group in (each for each in found.values() if not is_test(each.test)):
+            if of_the_group.outcome != "passed":
+                place(verdict, of_the_group, differences, "cuda")
         for test, native in tests.items():
-            record = ours.get(group, {}).get(test)
+            record = found.get(test)
             if record is None:
                 verdict.missing.append(f"{group}::{test}")
             elif is_same(native, record):
@@ -91,8 +95,8 @@ def judge_soft(
     verdict = Verdict(suite, way)
     for tests in results.groups(suite, way, on).values():
         for record in tests.values():
-            if record.outcome in ("passed", "skipped"):
-                verdict.same += 1
+            if record.outcome in WELL:
+                verdict.same += is_test(record.test)
             else:
                 place(verdict, record, differences, "soft")
     return verdict
@@ -116,3 +120,15 @@ def place(verdict: Verdict, record: Record, differences: list[Difference], drive
 def describe(record: Record) -> str:
     why = record.why or ("other bits than natively" if record.outcome == "passed" else "")
     return f"  {record.group}::{record.test}: {record.outcome}: {why}"
+
+
+def tally(results: Results, suite: str, way: str, on: str, groups: list[str]) -> str:
+    """What came of the tests of a suite one way, and how many it has where that is known."""
+    known = results.groups(suite, way, on)
+    outcomes: Counter[str] = Counter()
+    for tests in known.values():
+        outcomes.update(record.outcome for test, record in tests.items() if is_test(test))
+    counts = [known[group][COUNT].tests for group in groups if COUNT in known.get(group, {})]
+    whole = f"of {sum(counts)} in {len(counts)} of {len(groups)} groups"
+    told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    return f"{suite:8} {way:6} {outcomes.total():7} {whole}: {told or 'none'}"

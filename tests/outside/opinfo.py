@@ -7,6 +7,7 @@ the pool. Where they have not, the result must be near that of the CPU.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import random
@@ -14,13 +15,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from telling import Order, Skipped, Teller, run_one
+from telling import Order, Skipped, Teller, run_all
 
 # cuBLAS is deterministic only with a workspace of fixed size; it reads this at its start.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-#: A process imports PyTorch for one of these.
-PARTS = 48
+#: A few operators each.
+PARTS = 176
 SEED = 1234
 
 #: How near to the CPU, by the bytes of a real number.
@@ -30,21 +31,37 @@ Body = Callable[[], str]
 
 
 def groups(settings: dict[str, Any]) -> list[str]:
-    return [f"part-{number:02}" for number in range(PARTS)]
+    return [f"part-{number:03}" for number in range(PARTS)]
 
 
-def run(group: str, order: Order, teller: Teller) -> None:
+def run(order: Order, teller: Teller) -> None:
+    device = str(order.settings.get("device", "cuda"))
+    prepare(device, float(order.settings.get("memory_gib", 0)))
+    tests = dict(tests_of(int(order.group.rpartition("-")[2]), device))
+    run_all(teller, order, tests, partial(healthy, device))
+    if device == "cuda":
+        release()
+
+
+@functools.cache
+def prepare(device: str, memory_gib: float) -> None:
+    """Of a process, before it imports the table: behind that, PyTorch lets nobody set flags."""
     import torch
 
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    device = str(order.settings.get("device", "cuda"))
-    tests = dict(tests_of(int(group.rpartition("-")[2]), device))
-    teller.ready()
-    for name, body in tests.items():
-        if order.wants(name):
-            run_one(teller, name, body, partial(healthy, device))
+    if device == "cuda" and memory_gib:
+        whole = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(memory_gib * (1 << 30) / whole, 1.0))
+
+
+def release() -> None:
+    """Other processes may have the memory of this one's tests now."""
+    import torch
+
+    if healthy("cuda"):
+        torch.cuda.empty_cache()
 
 
 def healthy(device: str) -> bool:

@@ -7,6 +7,7 @@ that is installed), `markers`, `module` (what must still work behind a test that
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -31,23 +32,27 @@ def groups(settings: dict[str, Any]) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in found)
 
 
-def run(group: str, order: Order, teller: Teller) -> None:
+def run(order: Order, teller: Teller) -> None:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # whatever that Python has of them
     import pytest
 
+    module = MODULES[str(order.settings["module"])]
     root = Path(order.settings["root"])
+    module.limit(int(order.settings.get("memory_gib", 0)) << 30)
     with tempfile.TemporaryDirectory() as scratch:
         settings = Path(scratch) / "pytest.ini"
         markers = "".join(f"    {name}\n" for name in order.settings.get("markers", ()))
         settings.write_text(f"[pytest]\nmarkers =\n{markers}")
         words = ["-c", str(settings), "--rootdir", str(root), "-p", "no:cacheprovider", "-q"]
-        listener = Listener(order, teller, healthy_of(str(order.settings["module"])))
+        listener = Listener(order, teller, module.healthy)
         plugins: list[object] = [listener]
         if package := order.settings.get("import_as"):
             plugins.append(importer(root, str(package)))
-        status = pytest.main([*words, str(root / group)], plugins=plugins)
-    if status not in (0, 1, 5) and not listener.imports_failed:  # 5: none was chosen
+        status = pytest.main([*words, str(root / order.group)], plugins=plugins)
+    # 2: its time was over; 5: none was chosen
+    if status not in (0, 1, 2 if listener.stopped else 0, 5) and not listener.imports_failed:
         sys.exit(f"pytest ended with {int(status)}")
+    module.limit(int(order.settings.get("memory_gib", 0)) << 30)
 
 
 def importer(root: Path, package: str) -> object:
@@ -85,8 +90,13 @@ class Listener:
         self.teller = teller
         self.healthy = healthy
         self.names: dict[str, str] = {}
+        self.left = 0
         self.outcome, self.why = "passed", ""
         self.imports_failed = False
+        self.stopped = False
+
+    def pytest_sessionstart(self, session: Any) -> None:
+        self.session = session
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Names of tests that have an address in them are numbered instead."""
@@ -96,8 +106,10 @@ class Listener:
             seen[name] += 1
             again = f"#{seen[name]}" if seen[name] > 1 else ""
             self.names[item.nodeid] = name + again
-        self.teller.ready()
+        self.teller.ready(self.order, len(items))
         items[:] = [item for item in items if self.order.wants(self.names[item.nodeid])]
+        items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+        self.left = len(items)
 
     def pytest_collectreport(self, report: Any) -> None:
         """A file that cannot be imported is one test that failed."""
@@ -122,6 +134,10 @@ class Listener:
         self.teller.end(self.names[nodeid], self.outcome, self.why)
         if self.outcome == "failed" and not self.healthy():
             os._exit(CONTEXT_LOST)
+        self.left -= 1
+        if self.left and not self.teller.has_time():
+            self.stopped = True
+            self.session.shouldstop = "the time is over"
 
 
 def last_line(text: str) -> str:
@@ -131,25 +147,46 @@ def last_line(text: str) -> str:
     return (said or lines or [""])[0]
 
 
-def healthy_of(module: str) -> Callable[[], bool]:
-    return {"cupy": cupy_healthy, "numba": numba_healthy}[module]
+class CuPy:
+    @staticmethod
+    def healthy() -> bool:
+        import cupy
+
+        try:
+            cupy.cuda.runtime.deviceSynchronize()
+        except cupy.cuda.runtime.CUDARuntimeError:
+            return False
+        return True
+
+    @staticmethod
+    def limit(size: int) -> None:
+        """What CuPy may take of the GPU, which others use at the same time, and nothing of it yet.
+        What a test has set for the whole process is over.
+        """
+        import cupy
+
+        with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
+            pool = cupy.get_default_memory_pool()
+            cupy.cuda.set_allocator(pool.malloc)
+            pool.free_all_blocks()
+            pool.set_limit(size=size)
+            cupy.fft.config.clear_plan_cache()
 
 
-def cupy_healthy() -> bool:
-    import cupy
+class Numba:
+    @staticmethod
+    def healthy() -> bool:
+        from numba import cuda
 
-    try:
-        cupy.cuda.runtime.deviceSynchronize()
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return False
-    return True
+        try:
+            cuda.synchronize()
+        except Exception:
+            return False
+        return True
+
+    @staticmethod
+    def limit(size: int) -> None:
+        """Its tests take little."""
 
 
-def numba_healthy() -> bool:
-    from numba import cuda
-
-    try:
-        cuda.synchronize()
-    except Exception:
-        return False
-    return True
+MODULES: dict[str, type[CuPy] | type[Numba]] = {"cupy": CuPy, "numba": Numba}

@@ -37,17 +37,64 @@ class Record:
     digest: str = ""
     why: str = ""
     seconds: float = 0.0
+    #: Of COUNT.
+    tests: int = 0
 
 
 #: Behind the last test of a group: whether its process ended as it should. A group that has
 #: this is through.
 END = "(end)"
 
+#: How many tests a group has, whatever part of them is run.
+COUNT = "(count)"
 
-def end_of(part: tuple[int, int]) -> str:
+#: Of so many parts of a group, which.
+Part = tuple[int, int]
+
+WHOLE: Part = (1, 1)
+
+
+def end_of(part: Part) -> str:
     """The same of a part of a group."""
     number, count = part
     return END if count == 1 else f"(end {number}/{count})"
+
+
+def halves(part: Part) -> list[Part]:
+    """The two parts that a part has (Order.wants says what a part is)."""
+    number, count = part
+    return [(number, 2 * count), (number + count, 2 * count)]
+
+
+def left_of(part: Part, tests: Iterable[str]) -> list[Part]:
+    """What is not through of a part of a group that has these records."""
+    number, count = part
+    ends = [found for name in tests if (found := part_of(name)) is not None]
+    if any(count % n == 0 and (number - i) % n == 0 for i, n in ends):
+        return []
+    if not any(is_power_of_two(n, count) and (i - number) % count == 0 for i, n in ends):
+        return [part]
+    return [left for half in halves(part) for left in left_of(half, tests)]
+
+
+def is_power_of_two(number: int, of: int) -> bool:
+    times, rest = divmod(number, of)
+    return not rest and times & (times - 1) == 0
+
+
+def part_of(name: str) -> Part | None:
+    """The part that is through, if a record says that one is."""
+    if name == END:
+        return WHOLE
+    if not name.startswith("(end "):
+        return None
+    number, _, count = name[5:-1].partition("/")
+    return int(number), int(count)
+
+
+def is_test(name: str) -> bool:
+    """Whether a record is of a test: others are of its group."""
+    return not name.startswith(("(end", "(count"))
 
 
 class Results:
@@ -88,7 +135,7 @@ class Results:
         """What did not pass is as if it had not been run."""
         for tests in self.groups(suite, way, on).values():
             bad = [test for test, record in tests.items() if record.outcome not in WELL]
-            ends = [test for test in tests if test.startswith("(end")]
+            ends = [test for test in tests if part_of(test) is not None]
             for test in (*bad, *ends) if bad else ():
                 tests.pop(test, None)
 

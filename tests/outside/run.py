@@ -1,14 +1,16 @@
 """Run suites that others wrote natively and through gpupool, test by test, and compare.
 
     python tests/outside/run.py --packages DIR --out FILE [--resume FILE ...]
-        [--suites torch ...] [--ways native shm tcp] [--shard I/N] [--part I/N] [--minutes M]
-        [--again]
+        [--suites torch ...] [--ways native shm tcp] [--some tcp=8] [--shard I/N] [--part I/N]
+        [--minutes M] [--count] [--again]
 
-Natively first, then, of what passed, the same through the pool. FILE gets a line for each test
-as it ends; a later run that resumes it does what is missing, also with another --shard, and
-merges it all. `--part` is of the tests of every file, for a look at all of them. `--driver soft`
-runs what suites.toml gives the soft GPU, or all with `--all`. `--report` runs nothing.
-The frameworks may live in another Python than gpupool: --python names it.
+A slice of a group of tests runs natively; what passed runs through the pool at once, so whenever
+a run is cut off its native results have their pairs. FILE gets a line for each test as it ends; a
+later run that resumes it does what is missing, also with another --shard, and merges it all.
+`--part` is of the tests of every file, for a look at all of them; `--some` runs one slice in so
+many one way. `--count` only counts the tests, so that a report says what part of all was reached.
+`--driver soft` runs what suites.toml gives the soft GPU, or all with `--all`. `--report` runs
+nothing. The frameworks may live in another Python than gpupool: --python names it.
 The exit code is 1 where a test differs from its native run without a reason in differs.toml, and
 where nothing was the same.
 """
@@ -17,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib
 import os
 import subprocess
 import sys
@@ -25,11 +26,8 @@ import tarfile
 import tempfile
 import time
 import tomllib
-import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -42,10 +40,11 @@ from judging import (  # noqa: E402
     describe,
     judge,
     judge_soft,
-    passed_natively,
     read_differences,
+    tally,
 )
-from records import NATIVE, Results, end_of  # noqa: E402
+from planning import Plan, Suite  # noqa: E402
+from records import NATIVE, Results  # noqa: E402
 
 from harness import PoolServer, device_name, native_environment  # noqa: E402
 
@@ -54,22 +53,6 @@ SHOWN = 40
 
 #: Seconds in which a process imports its framework and finds its tests.
 START_LIMIT = 240.0
-
-
-@dataclass
-class Suite:
-    """A suite as suites.toml has it, on this machine."""
-
-    name: str
-    module: str
-    package: str
-    limit: float
-    settings: dict[str, Any]
-    version: str = ""
-
-    def groups(self) -> list[str]:
-        found: list[str] = importlib.import_module(self.module).groups(self.settings)
-        return found
 
 
 class Run:
@@ -82,14 +65,17 @@ class Run:
         self.soft = given.driver == "soft"
         self.device = "soft" if self.soft else device_name()
         self.results = Results().read([*given.resume])
-        self.extra = dict(self.told["soft"]["env"]) if self.soft else {}
+        self.extra = dict(self.told["all"]["env"])
+        if self.soft:
+            self.extra.update(self.told["soft"]["env"])
+        self.suites = self._suites()
 
-    def suites(self) -> list[Suite]:
-        """Those that were asked for, and whose package is here."""
-        names = [name for name in self.told if name != "soft"]
+    def _suites(self) -> list[Suite]:
+        """Those that were asked for, in that order, and whose package is here."""
+        names = [name for name in self.told if name not in ("all", "soft")]
         if self.soft and not self.given.all:
             names = [name for name in names if name in self.told["soft"]]
-        found = [self._suite(name) for name in names if name in (self.given.suites or names)]
+        found = [self._suite(name) for name in self.given.suites or names if name in names]
         for suite in found:
             if not suite.version:
                 print(f"{suite.name:8} skipped: {self.given.python} has no {suite.package}")
@@ -100,13 +86,15 @@ class Run:
         settings = {**told.get("settings", {}), "site": str(self.given.packages / "site")}
         if self.soft and not self.given.all:
             settings.update(self.told["soft"][name])
-        suite = Suite(name, told["module"], "", told["limit"], settings)
+        alone = bool(told.get("alone", False))
+        suite = Suite(name, told["module"], settings, told["limit"], alone)
         for suite.package in told["packages"]:
             suite.version = self._ask("importlib.metadata as m", f"m.version({suite.package!r})")
             if suite.version:
                 break
         if suite.version and (tests := settings.get("tests")):
             settings["root"] = self._root(str(tests))
+        suite.native_on = f"{self.device}; {suite.package} {suite.version}"
         return suite
 
     def _root(self, tests: str) -> str:
@@ -126,9 +114,6 @@ class Run:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
-    def native_on(self, suite: Suite) -> str:
-        return f"{self.device}; {suite.package} {suite.version}"
-
     def on(self) -> str:
         return f"{self.given.commit}; {self.device}"
 
@@ -141,71 +126,64 @@ class Run:
             server.start()
             with tempfile.TemporaryDirectory() as scratch:
                 crew = Crew(self.results, given.processes, self.deadline, Path(scratch))
-                for suite in self.suites():
-                    for way in given.ways:
-                        self._run_suite(crew, server, suite, way)
+                for suite in self.suites:
+                    suite.tasks = {way: self._task(server, suite, way) for way in self.ways()}
+                    if given.again:
+                        for task in suite.tasks.values():
+                            self.results.forget(suite.name, task.way, task.on)
+                plan = Plan(self.results, self.suites, given.shard, given.part, given.some)
+                plan.compares = not self.soft
+                if given.count:
+                    crew.run(plan.counts())
+                else:
+                    crew.run(plan.jobs(), plan.follow)
         finally:
             if server.log.exists():
                 said = server.log.read_text(errors="replace")[-1_000_000:]
                 given.out.with_suffix(".server.log").write_text(said)
             server.close()
 
-    def _run_suite(self, crew: Crew, server: PoolServer, suite: Suite, way: str) -> None:
-        if time.monotonic() >= self.deadline:
-            return
-        groups = [group for group in suite.groups() if self._in_shard(group)]
-        only = None
-        env = native_environment(self.extra)
-        on = self.native_on(suite)
-        if way != NATIVE:
-            env = server.environment(way, **self.extra)
-            on = self.on()
-            if not self.soft:
-                only, groups = self._passed(suite, groups)
-        if self.given.again:
-            self.results.forget(suite.name, way, on)
-        task = Task(
+    def ways(self) -> list[str]:
+        return [way for way in self.given.ways if not (self.soft and way == NATIVE)]
+
+    def _task(self, server: PoolServer, suite: Suite, way: str) -> Task:
+        return Task(
             suite=suite.name,
             module=suite.module,
             way=way,
-            on=on,
+            on=suite.native_on if way == NATIVE else self.on(),
             python=self.given.python,
-            env=env,
+            env=self._environment(server, way),
             settings=suite.settings,
             limit=suite.limit,
             start_limit=START_LIMIT,
-            only=only,
-            part=self.given.part,
+            alone=suite.alone,
         )
-        began = time.monotonic()
-        crew.run(task, groups)
-        print(f"{suite.name:8} {way:6} {len(groups)} groups, {time.monotonic() - began:.0f} s")
 
-    def _passed(
-        self, suite: Suite, groups: list[str]
-    ) -> tuple[dict[str, frozenset[str]], list[str]]:
-        """What counts through the pool: what passed natively, of groups that are through there."""
-        passed = passed_natively(self.results, suite.name, self.native_on(suite))
-        end = end_of(self.given.part)
-        through = [group for group in groups if end in passed.get(group, {})]
-        return {group: frozenset(passed[group]) for group in through}, through
-
-    def _in_shard(self, group: str) -> bool:
-        number, count = self.given.shard
-        return bool(zlib.crc32(group.encode()) % count == number - 1)
+    def _environment(self, server: PoolServer, way: str) -> dict[str, str]:
+        if way == NATIVE:
+            return native_environment(self.extra)
+        return server.environment(way, **self.extra)
 
     def verdicts(self) -> list[Verdict]:
         differences = read_differences(HERE / "differs.toml")
         found = []
-        for suite in self.suites():
+        for suite in self.suites:
             for way in (way for way in self.given.ways if way != NATIVE):
                 told = (self.results, suite.name, way)
                 if self.soft:
                     found.append(judge_soft(*told, self.on(), differences))
                 else:
-                    on = self.native_on(suite)
+                    on = suite.native_on
                     found.append(judge(*told, on, self.on(), differences))
         return found
+
+    def tallies(self) -> Iterator[str]:
+        """How much of each suite has been run where its tests are counted."""
+        for suite in self.suites:
+            way = self.ways()[0] if self.soft else NATIVE
+            on = self.on() if self.soft else suite.native_on
+            yield tally(self.results, suite.name, way, on, suite.groups())
 
 
 def report(verdicts: Iterable[Verdict]) -> int:
@@ -235,6 +213,13 @@ def shard(text: str) -> tuple[int, int]:
     return found
 
 
+def some(text: str) -> tuple[str, int]:
+    way, _, count = text.partition("=")
+    if way not in WAYS or int(count) < 1:
+        raise ValueError(text)
+    return way, int(count)
+
+
 def folder_of(packages: Path) -> Path:
     """The folder of the packages; an archive is unpacked beside itself, once."""
     if not packages.suffix:
@@ -259,6 +244,8 @@ def main() -> int:
     parser.add_argument("--ways", nargs="+", choices=WAYS)
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N")
     parser.add_argument("--part", type=shard, default=(1, 1), metavar="I/N")
+    parser.add_argument("--some", type=some, action="append", default=[], metavar="WAY=N")
+    parser.add_argument("--count", action="store_true", help="only count the tests")
     parser.add_argument("--all", action="store_true", help="more than the soft GPU carries")
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) * 3 // 4))
@@ -268,6 +255,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="once more what did not pass")
     parser.add_argument("--report", action="store_true", help="run nothing")
     given = parser.parse_args()
+    given.some = dict(given.some)
     try:
         given.packages = folder_of(given.packages.absolute())
     except (OSError, tarfile.TarError) as error:
@@ -281,7 +269,10 @@ def main() -> int:
         return 2
     if not given.report:
         run.run()
-    return report(run.verdicts())
+    code = report(run.verdicts())
+    for line in run.tallies():
+        print(line)
+    return 0 if given.count else code
 
 
 if __name__ == "__main__":
