@@ -173,6 +173,8 @@ class Crew:
                 return "over"
             if time.monotonic() >= self.deadline:
                 return "deadline"
+            if job.again and job.task in lanes:
+                lanes.pop(job.task).close()  # another process, which may find something else
             lane = self._lane(job.task, lanes)
             how = lane.run(job, done)
             if how not in ("over", "left") or job.task.alone:

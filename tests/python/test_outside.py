@@ -199,9 +199,6 @@ def test_bits_that_differ_natively_as_well_say_nothing(crew: Crew, group: str, s
     """Of `who` each process has other bits, of `where` each way."""
     crew.processes = 1
     made = plan(crew, (NATIVE, "shm"), (group,))
-    made.suites[0].tasks = {
-        way: replace(by, alone=True) for way, by in made.suites[0].tasks.items()
-    }
     crew.run(made.jobs(), made.follow)
     verdict = judge(crew.results, "pretended", "shm", "here", "here", [])
     assert (verdict.same, len(verdict.differs)) == (same, 12 - same)
