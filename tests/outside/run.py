@@ -269,9 +269,9 @@ def main() -> int:
         return 2
     if not given.report:
         run.run()
-    code = report(run.verdicts())
     for line in run.tallies():
         print(line)
+    code = report(run.verdicts())
     return 0 if given.count else code
 
 
