@@ -117,13 +117,15 @@ class OutsideTurns:
     def _is_outside(self, account: str, at_ns: int, log: TurnLog) -> bool:
         if not self._from_ns + MARGIN_NS <= at_ns <= log.now_ns - MARGIN_NS:
             return False
-        taken = False
+        if self._lost.covers(account, at_ns):
+            return False
+        taken = self._lost.covers_another(account, at_ns)
         for turn in (*self._turns, log.now):
             if turn.began_ns - MARGIN_NS <= at_ns <= turn.ended_ns + MARGIN_NS:
                 if turn.tenant == account:
                     return False
                 taken = taken or turn.began_ns <= at_ns <= turn.ended_ns
-        return taken and not self._lost.covers(account, at_ns)
+        return taken
 
 
 class _LostTurns:
@@ -147,8 +149,11 @@ class _LostTurns:
         self._late, self._looked_ns = late, now_ns
         self._overdue = {each.pid: each.overdue for each in workers}
 
-    def covers(self, tenant: str, at_ns: int) -> bool:
-        return any(
-            lost.tenant == tenant and lost.began_ns <= at_ns <= lost.ended_ns
-            for lost in self._times
-        )
+    def covers(self, account: str, at_ns: int) -> bool:
+        return account in self._at(at_ns)
+
+    def covers_another(self, account: str, at_ns: int) -> bool:
+        return bool(self._at(at_ns) - {account})
+
+    def _at(self, at_ns: int) -> set[str]:
+        return {lost.tenant for lost in self._times if lost.began_ns <= at_ns <= lost.ended_ns}

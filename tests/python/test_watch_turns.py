@@ -170,6 +170,16 @@ def test_work_for_which_it_lost_its_turn() -> None:
     assert found.of_account == {"red": 7}  # at 850
 
 
+def test_who_works_beside_one_that_lost_its_turn() -> None:
+    """It is nobody's turn, as blue's is used up; its kernel goes on, and red asks for none."""
+    workers = (WORKERS[0], Member(BLUE, "blue", 0, 0, late=True, overdue=1, unseen=False))
+    found = OutsideTurns()
+    found.add(log(200, TURNS[:4]), Moments((), OWNERS), WORKERS)
+    moments = Moments((moment(350), moment(350, BLUE)), OWNERS)
+    found.add(log(400, (), first=4), moments, workers)
+    assert found.of_account == {"red": 7}
+
+
 def test_a_turn_that_was_lost_between_two_looks() -> None:
     found = OutsideTurns()
     found.add(log(200, TURNS[:4]), Moments((), OWNERS), late(0, False))
