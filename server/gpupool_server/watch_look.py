@@ -52,8 +52,11 @@ class SeenTenant:
     forced: bool = False
     #: The limit before that, in bytes; 0: there was none, or it is not known.
     before: int = 0
-    #: As of its workers, and of those that have ended.
+    #: Of a tenant with all of its groups (watch_groups.py): as of its workers, and of those that
+    #: have ended.
     outside_ns: int = 0
+    #: Likewise: the part of the GPU that slices give work that outlives its turns; 0: it has none.
+    left: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,7 @@ class Look:
     era: int = 0
     #: The driver looks so often whose work is on the GPU; 0: it measures what each has.
     sample_ns: int = 0
-    #: For how long tenants, each with all of its groups, were found at work in others' turns; but
-    #: not workers of whom work may outlive their turns.
+    #: For how long tenants, each with all of its groups, were found at work in others' turns.
     outside_ns: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, tenant: str) -> list[SeenWorker]:

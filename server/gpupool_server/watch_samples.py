@@ -21,7 +21,7 @@ ALIKE = 12
 #: liar takes, the more of them it needs.
 STRETCHES = (1, 4, 16, 64)
 
-#: But over no more than so many seconds: every look in that time is kept.
+#: But over no more than so many seconds: a server remembers that, and what is older is forgiven.
 LONGEST_SECONDS = 640
 
 

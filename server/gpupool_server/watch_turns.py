@@ -48,8 +48,6 @@ class _Known:
 
     worker: int
     account: str
-    #: It says that work of it may go on outside of its turns, or does not say.
-    unseen: bool
     #: When it was there last.
     at_ns: int
 
@@ -60,10 +58,7 @@ class OutsideTurns:
     def __init__(self) -> None:
         #: The number of the turn that is to be asked for.
         self.next = 0
-        #: Nanoseconds, by accounts: of tenants, and of their groups.
-        self.of_account: Counter[str] = Counter()
-        #: By tenants with all of their groups, since a session may have a group of its own and end
-        #: soon; but not of workers that say that work of them outlives their turns.
+        #: Nanoseconds, by tenants with all of their groups, and with workers that have ended.
         self.of_tenant: Counter[str] = Counter()
         self.of_worker: Counter[int] = Counter()
         self._turns: deque[Turn] = deque()
@@ -88,10 +83,8 @@ class OutsideTurns:
         for moment in moments.seen:
             known = self._known.get(moment.pid)
             if known is not None and self._is_outside(known.account, moment.at_ns, log):
-                self.of_account[known.account] += moment.took_ns
                 self.of_worker[known.worker] += moment.took_ns
-                if not known.unseen:
-                    self.of_tenant[tenant_of(known.account)] += moment.took_ns
+                self.of_tenant[tenant_of(known.account)] += moment.took_ns
 
     def _learn(self, log: TurnLog) -> None:
         if log.first != self.next:  # some were forgotten
@@ -107,8 +100,7 @@ class OutsideTurns:
         """Whose a process was is asked while it lives; what it did may be said later."""
         for pid, worker in owners.items():
             if member := workers.get(worker):
-                unseen = member.unseen is not False
-                self._known[pid] = _Known(worker, member.tenant, unseen, now_ns)
+                self._known[pid] = _Known(worker, member.tenant, now_ns)
         for pid in [p for p, known in self._known.items() if now_ns - known.at_ns > KEPT_NS]:
             del self._known[pid]
         for pid in self.of_worker.keys() - {known.worker for known in self._known.values()}:

@@ -271,5 +271,4 @@ def _tenant(account: Account, watched: _Watched) -> SeenTenant:
         beside=account.high_priority,
         forced=claim is not None and claim.forced,
         before=claim.before if claim is not None else 0,
-        outside_ns=watched.outside.of_account[account.name],
     )

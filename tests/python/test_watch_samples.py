@@ -108,8 +108,8 @@ class Card:
             SeenWorker(2, "blue", None, 0, 0, blue, outside_ns=outside.of_worker[2]),
         )
         tenants = {
-            name: SeenTenant(0, held, held, at_ns, outside_ns=outside.of_account[name]),
-            "blue": SeenTenant(0, blue, blue, at_ns, outside_ns=outside.of_account["blue"]),
+            name: SeenTenant(0, held, held, at_ns),
+            "blue": SeenTenant(0, blue, blue, at_ns),
         }
         told = dict(outside.of_tenant)
         return Look(at_ns, workers, tenants, sample_ns=int(SAMPLE * NS), outside_ns=told)
@@ -174,7 +174,7 @@ def test_nobody_is_ended_for_a_session_that_is_over() -> None:
     for look in honest:
         outside += NS // 5 if look.now_ns < 10 * NS else 0
         red = look.tenants["red"]
-        tenants = {**look.tenants, "red": SeenTenant(0, red.held_ns, outside_ns=outside)}
+        tenants = {**look.tenants, "red": SeenTenant(0, red.held_ns)}
         told = {"red": outside}
         look = Look(look.now_ns, look.workers, tenants, sample_ns=NS // 5, outside_ns=told)
         assert watched.look(look) == []

@@ -61,26 +61,25 @@ def outside(*moments: Moment, told: TurnLog | None = None, workers=WORKERS) -> O
 )
 def test_whose_turn_it_was(at: float, pid: int, is_outside: bool) -> None:
     found = outside(moment(at, pid))
-    assert sum(found.of_account.values()) == sum(found.of_worker.values()) == 7 * is_outside
-    assert sum(found.of_tenant.values()) == 7 * is_outside
+    assert sum(found.of_tenant.values()) == sum(found.of_worker.values()) == 7 * is_outside
     if is_outside:
-        assert found.of_account["blue" if pid == BLUE else "red"] == 7
+        assert found.of_tenant["blue" if pid == BLUE else "red"] == 7
         assert found.of_worker[BLUE if pid == BLUE else RED] == 7
 
 
 def test_the_turn_that_is_not_over() -> None:
     told = log(1500, holder="blue")
-    assert outside(moment(1200), told=told).of_account == {"red": 7}
-    assert outside(moment(1200, BLUE), told=told).of_account == {}
+    assert outside(moment(1200), told=told).of_tenant == {"red": 7}
+    assert outside(moment(1200, BLUE), told=told).of_tenant == {}
 
 
 def test_a_turn_of_nobody_is_nobodys() -> None:
-    assert outside(moment(1200), told=log(1500)).of_account == {}
+    assert outside(moment(1200), told=log(1500)).of_tenant == {}
 
 
 def test_turns_of_a_tenant_that_was_removed_are_not_ones_own() -> None:
     told = log(900, (Turn("red", 0, 100 * MS), Turn("", 100 * MS, 800 * MS)))
-    assert outside(moment(400), told=told).of_account == {"red": 7}
+    assert outside(moment(400), told=told).of_tenant == {"red": 7}
 
 
 def test_a_log_goes_on() -> None:
@@ -88,7 +87,7 @@ def test_a_log_goes_on() -> None:
     found.add(log(200, TURNS[:4]), Moments((), OWNERS), WORKERS)
     assert found.next == 4
     found.add(log(400, TURNS[4:8], first=4), Moments((moment(150), moment(310)), OWNERS), WORKERS)
-    assert (found.next, found.of_account) == (8, {"red": 7})
+    assert (found.next, found.of_tenant) == (8, {"red": 7})
 
 
 def test_where_turns_are_forgotten_nothing_is_known() -> None:
@@ -97,9 +96,9 @@ def test_where_turns_are_forgotten_nothing_is_known() -> None:
     found.add(log(200, TURNS[:4]), Moments((), OWNERS), WORKERS)
     lost = log(800, TURNS[12:16], first=12)
     found.add(lost, Moments((moment(150), moment(350), moment(650)), OWNERS), WORKERS)
-    assert found.of_account == {"red": 7}  # at 650
+    assert found.of_tenant == {"red": 7}  # at 650
     found.add(log(900, (), first=50), Moments((moment(750),), OWNERS), WORKERS)
-    assert found.of_account == {"red": 7}
+    assert found.of_tenant == {"red": 7}
 
 
 def test_another_board_counts_anew() -> None:
@@ -109,14 +108,14 @@ def test_another_board_counts_anew() -> None:
     later = tuple(Turn(t.tenant, t.began_ns + 1000 * MS, t.ended_ns + 1000 * MS) for t in TURNS)
     moments = Moments((moment(950), moment(1250)), OWNERS)
     found.add(log(2000, later), moments, WORKERS)
-    assert (found.next, found.of_account) == (len(TURNS), {"red": 14})
+    assert (found.next, found.of_tenant) == (len(TURNS), {"red": 14})
 
 
 def test_what_was_before_it_is_told_to_forget_is_not_counted() -> None:
     found = OutsideTurns()
     found.forget(500 * MS)
     found.add(log(1000), Moments((moment(250), moment(750)), OWNERS), WORKERS)
-    assert found.of_account == {"red": 7}
+    assert found.of_tenant == {"red": 7}
 
 
 def test_a_worker_that_has_ended_is_known_for_a_while() -> None:
@@ -125,26 +124,22 @@ def test_a_worker_that_has_ended_is_known_for_a_while() -> None:
     found.add(log(200, TURNS[:4]), Moments((), OWNERS), WORKERS)
     left = Moments((moment(350),), {BLUE: BLUE})
     found.add(log(400, TURNS[4:8], first=4), left, WORKERS[1:])
-    assert found.of_account == {"red": 7}
+    assert found.of_tenant == {"red": 7}
     much_later = KEPT_NS // MS + 300
     told = log(much_later, (Turn("blue", 400 * MS, much_later * MS),), first=8)
     found.add(told, Moments((moment(much_later - 100),), {BLUE: BLUE}), WORKERS[1:])
-    assert found.of_account == {"red": 7} and RED not in found.of_worker
+    assert found.of_tenant == {"red": 7} and RED not in found.of_worker
 
 
-@pytest.mark.parametrize("unseen", [False, True, None])
-def test_groups_of_a_tenant(unseen: bool | None) -> None:
-    """Each has its own turns; what they did in others' is the tenant's, if its workers see the end
-    of what they let in."""
+def test_groups_of_a_tenant() -> None:
+    """Each has its own turns; what they did in others' is the tenant's."""
     names = ("red/1", "red/2")
-    workers = tuple(
-        Member(pid, name, 0, 0, unseen=unseen) for pid, name in zip((RED, BLUE), names, strict=True)
-    )
+    workers = tuple(Member(pid, name, 0, 0) for pid, name in zip((RED, BLUE), names, strict=True))
     turns = (Turn("red/1", 0, 100 * MS), Turn("red/2", 100 * MS, 800 * MS))
     moments = (moment(50), moment(50, BLUE), moment(400), moment(400, BLUE))
     found = outside(*moments, told=log(900, turns), workers=workers)
-    assert found.of_account == {"red/1": 7, "red/2": 7}
-    assert found.of_tenant == ({"red": 14} if unseen is False else {})
+    assert found.of_tenant == {"red": 14}
+    assert found.of_worker == {RED: 7, BLUE: 7}
 
 
 def late(overdue: int, is_late: bool) -> tuple[Member, ...]:
@@ -167,7 +162,7 @@ def test_work_for_which_it_lost_its_turn() -> None:
         moments = Moments(tuple(moment(each) for each in at), OWNERS)
         found.add(log(now, turns, first=found.next), moments, workers)
         before = now * MS
-    assert found.of_account == {"red": 7}  # at 850
+    assert found.of_tenant == {"red": 7}  # at 850
 
 
 def test_who_works_beside_one_that_lost_its_turn() -> None:
@@ -185,7 +180,7 @@ def test_a_turn_that_was_lost_between_two_looks() -> None:
     found.add(log(200, TURNS[:4]), Moments((), OWNERS), late(0, False))
     moments = Moments((moment(350), moment(350, BLUE)), OWNERS)
     found.add(log(400, TURNS[4:8], first=4), moments, late(1, False))
-    assert found.of_account == {}
+    assert found.of_tenant == {}
 
 
 def test_margins_are_less_than_the_shortest_turn() -> None:
