@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from gpupool_server.board import Member, Turn, TurnLog
 from gpupool_server.claims import tenant_of
 from gpupool_server.watch_look import NS
+from gpupool_server.watch_samples import LONGEST_SECONDS
 
 #: A turn is its tenant's from so much before until so much behind it: GPUs change over, and clocks
 #: are compared.
@@ -21,6 +22,9 @@ MARGIN_NS = 1_000_000
 
 #: Samples are not older than that, nor are processes of workers that have ended.
 KEPT_NS = 5 * NS
+
+#: And for so long it is known what a tenant did: longer than any time that is judged.
+FORGET_NS = 2 * LONGEST_SECONDS * NS
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class OutsideTurns:
         #: What was before is not known.
         self._from_ns = 0
         self._known: dict[int, _Known] = {}
+        #: When each tenant was found last.
+        self._found_ns: dict[str, int] = {}
         self._lost = _LostTurns()
 
     def forget(self, now_ns: int, *, renumbered: bool = False) -> None:
@@ -85,6 +91,9 @@ class OutsideTurns:
             if known is not None and self._is_outside(known.account, moment.at_ns, log):
                 self.of_worker[known.worker] += moment.took_ns
                 self.of_tenant[tenant_of(known.account)] += moment.took_ns
+                self._found_ns[tenant_of(known.account)] = log.now_ns
+        for name in [n for n, at in self._found_ns.items() if log.now_ns - at > FORGET_NS]:
+            del self.of_tenant[name], self._found_ns[name]
 
     def _learn(self, log: TurnLog) -> None:
         if log.first != self.next:  # some were forgotten
@@ -114,7 +123,7 @@ class OutsideTurns:
         taken = self._lost.covers_another(account, at_ns)
         for turn in (*self._turns, log.now):
             if turn.began_ns - MARGIN_NS <= at_ns <= turn.ended_ns + MARGIN_NS:
-                if turn.tenant == account:
+                if turn.tenant in (account, ""):  # a group goes with its session
                     return False
                 taken = taken or turn.began_ns <= at_ns <= turn.ended_ns
         return taken

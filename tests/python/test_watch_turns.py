@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpupool_server.board import BoardError, Member, Turn, TurnLog, read_turns
-from gpupool_server.watch_turns import KEPT_NS, MARGIN_NS, Moment, Moments, OutsideTurns
+from gpupool_server.watch_turns import FORGET_NS, KEPT_NS, MARGIN_NS, Moment, Moments, OutsideTurns
 
 MS = 1_000_000
 
@@ -77,9 +77,20 @@ def test_a_turn_of_nobody_is_nobodys() -> None:
     assert outside(moment(1200), told=log(1500)).of_tenant == {}
 
 
-def test_turns_of_a_tenant_that_was_removed_are_not_ones_own() -> None:
+def test_turns_of_a_tenant_that_was_removed_may_have_been_ones_own() -> None:
+    """A session's group is removed behind it; its last turns are without a name then."""
     told = log(900, (Turn("red", 0, 100 * MS), Turn("", 100 * MS, 800 * MS)))
-    assert outside(moment(400), told=told).of_tenant == {"red": 7}
+    assert outside(moment(400), moment(400, BLUE), told=told).of_tenant == {}
+
+
+def test_tenants_are_forgotten() -> None:
+    """Each lease of a pool may be another; counts of years are of nobody who is there."""
+    found = outside(moment(250))
+    now = 1000 + FORGET_NS // MS
+    found.add(log(now - 100, (), first=len(TURNS)), Moments(), WORKERS)
+    assert found.of_tenant == {"red": 7}
+    found.add(log(now + 100, (), first=len(TURNS)), Moments(), WORKERS)
+    assert found.of_tenant == {} and found._found_ns == {}
 
 
 def test_a_log_goes_on() -> None:
