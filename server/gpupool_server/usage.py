@@ -39,8 +39,13 @@ GAP_US = 1_500_000
 #: Processes that only copy are found with a percent or two.
 BUSY_PERCENT = 5
 
-#: So many of the last samples were of several busy processes: they are no moments.
-TOGETHER = 3
+#: Where drivers say what part of some time each process had, samples of one time are of several
+#: processes. So many of the last ones were: they may be that, and are no moments; and of so many
+#: they are that for certain. In between nobody knows what they are.
+SOME_TOGETHER, MANY_TOGETHER = 3, 32
+
+#: At a moment a process has all of the GPU: two such samples of one time are two moments.
+ALL_PERCENT = 90
 
 #: The clock of samples was set, if it is so much further from ours than at the last look.
 STEP_NS = 1_000_000
@@ -70,8 +75,8 @@ class Usage:
     time_ns: Mapping[int, int] = field(default_factory=dict)
     memory_off: str = ""
     time_off: str = ""
-    #: What the times say is of longer ago than usual: they cannot be compared with what was said
-    #: before.
+    #: What the times say is of longer ago than usual, or it is not clear what they say: they cannot
+    #: be compared with what was said before.
     late: bool = False
     #: They are of moments, which are so far apart; 0: of all that was done.
     sample_ns: int = 0
@@ -136,9 +141,11 @@ class NvmlReader:
         times, time_off = self._times(device, None if memory_off and not listed else listed)
         samples = self._samples.get(device.uuid) or _Samples()
         apart, moments = samples.apart_ns, samples.take()
-        if samples.averages:
+        if samples.together >= SOME_TOGETHER:
             apart, moments = 0, ()
-        return Usage(memory, times, memory_off, time_off, samples.late, apart, moments)
+        unclear = SOME_TOGETHER <= samples.together < MANY_TOGETHER
+        late = samples.late or unclear
+        return Usage(memory, times, memory_off, time_off, late, apart, moments)
 
     def _listed(self, device: Device) -> tuple[dict[int, int | None], str]:
         """The processes on a GPU, and what each has; None: that is not said."""
@@ -171,6 +178,13 @@ class NvmlReader:
         return samples.total_ns(listed), ""
 
 
+@dataclass(frozen=True)
+class _Sample:
+    pid: int
+    at_us: int
+    percent: int
+
+
 class _Samples:
     """Utilisation by process, in samples of up to a second, added up."""
 
@@ -178,9 +192,9 @@ class _Samples:
         self.last_us = 0
         self._ahead_ns: int | None = None
         self._moments: list[Moment] = []
-        #: Of the last samples of busy processes: whether there were two of one time.
+        #: Of the times of the last samples: whether there were two that may be parts of it.
         self._together: deque[bool] = deque(maxlen=RECENT)
-        self._busy_us, self._busy_pid = 0, 0
+        self._before = _Sample(0, 0, 0)
         #: The last ones reached further back than is allowed for.
         self.late = False
         self._seen: dict[int, int] = {}
@@ -208,22 +222,22 @@ class _Samples:
             if self._gaps and percent >= BUSY_PERCENT:
                 took = min(self._gaps) * percent * 10
                 self._moments.append(Moment(pid, at * 1000 - ahead_ns, took))
-                self._compare(pid, at)
+            if percent:
+                self._compare(pid, at, percent)
             self._seen[pid] = at
             self.last_us = max(self.last_us, at)
 
-    def _compare(self, pid: int, at: int) -> None:
-        if at - self._busy_us >= LEAST_GAP_US:
-            self._busy_us, self._busy_pid = at, pid
+    def _compare(self, pid: int, at: int, percent: int) -> None:
+        if at - self._before.at_us >= LEAST_GAP_US:
+            self._before = _Sample(pid, at, percent)
             self._together.append(False)
-        elif pid != self._busy_pid:
+        elif pid != self._before.pid and min(percent, self._before.percent) < ALL_PERCENT:
             self._together[-1] = True
 
     @property
-    def averages(self) -> bool:
-        """Whether samples say what part of some time each process had, and not what there was at a
-        moment: then several processes are busy in those of one time, again and again."""
-        return sum(self._together) >= TOGETHER
+    def together(self) -> int:
+        """How many of the last samples may be parts of one time."""
+        return sum(self._together)
 
     def take(self) -> tuple[Moment, ...]:
         """Those that nobody has taken."""

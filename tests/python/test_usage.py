@@ -19,7 +19,15 @@ from gpupool_server import process_tree, usage
 from gpupool_server.device import Device
 from gpupool_server.inventory import Inventory
 from gpupool_server.process_tree import Kin, attributed, owner_of, owners_of
-from gpupool_server.usage import SOFT, BlindReader, NvmlReader, SoftReader, open_usage
+from gpupool_server.usage import (
+    MANY_TOGETHER,
+    SOFT,
+    SOME_TOGETHER,
+    BlindReader,
+    NvmlReader,
+    SoftReader,
+    open_usage,
+)
 from gpupool_server.watch import Own
 from gpupool_server.watch_settings import WatchSettings
 from gpupool_server.watch_turns import Moment
@@ -166,20 +174,39 @@ def test_a_clock_that_is_set() -> None:
         assert reader.read(CARD).late == late
 
 
-def test_samples_of_some_time_are_no_moments() -> None:
-    """As drivers take them that say what part of it each process had: two are busy in one."""
+def read_pairs(reader: NvmlReader, cards: Samples, count: int, *percents: int) -> list[Any]:
+    """So many times, at each of which the driver says so of as many processes."""
+    begin = max((at for _, at, _ in cards.samples), default=0)
+    found = []
+    for i in range(1, count + 1):
+        cards.samples += [
+            (7 + n, begin + i * S // 6 + 100 * n, percent) for n, percent in enumerate(percents)
+        ]
+        found.append(reader.read(CARD))
+    return found
+
+
+@pytest.mark.parametrize("percents", [(60, 40), (97, 3), (50, 1)])
+def test_samples_of_some_time_are_no_moments(percents: tuple[int, int]) -> None:
+    """As drivers take them that say what part of it each process had. While few are so it is not
+    clear: a driver that looks at moments may say two now and then."""
     cards = Samples()
     reader = NvmlReader(cards, ahead=Clock())
-    apart = []
-    for i in range(1, 12):
-        cards.samples += [(7, i * S // 6, 60), (8, i * S // 6 + 100, 40 if i > 5 else 2)]
-        found = reader.read(CARD)
-        apart.append(found.sample_ns)
-        assert found.sample_ns or not found.moments
-    assert apart[1:7] == [166_566_000 + 0] * 6 or all(apart[:7])
-    assert apart[8:] == [0, 0, 0]
-    cards.samples += [(7, (i + 12) * S // 6, 98) for i in range(70)]
-    assert reader.read(CARD).sample_ns  # it is another driver's now
+    found = read_pairs(reader, cards, 40, *percents)
+    assert all(each.sample_ns and not each.late for each in found[: SOME_TOGETHER - 1])
+    unclear = found[SOME_TOGETHER - 1 : MANY_TOGETHER - 1]
+    assert all(each.late and not each.moments and not each.sample_ns for each in unclear)
+    known = found[MANY_TOGETHER:]
+    assert not any(each.late or each.moments or each.sample_ns for each in known)
+    again = read_pairs(reader, cards, 70, 98)
+    assert again[-1].sample_ns and again[-1].moments  # it is another driver's now
+
+
+def test_two_moments_at_once() -> None:
+    """As an H100's driver says now and then: each process had all of the GPU."""
+    cards = Samples()
+    found = read_pairs(NvmlReader(cards, ahead=Clock()), cards, 40, 98, 97)
+    assert all(each.sample_ns and not each.late for each in found)
 
 
 def test_how_far_the_clock_is_ahead() -> None:
