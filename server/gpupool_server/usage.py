@@ -50,6 +50,9 @@ ALL_PERCENT = 90
 #: The clock of samples was set, if it is so much further from ours than at the last look.
 STEP_NS = 1_000_000
 
+#: Samples of so much later than now were taken before the clock was set back.
+FUTURE_US = 100_000
+
 #: For so long a process that the driver does not list any more is remembered.
 FORGET_US = 60_000_000
 
@@ -167,11 +170,12 @@ class NvmlReader:
         samples = self._samples.setdefault(device.uuid, _Samples())
         samples.late = False
         samples.keep({pid: kin.started if (kin := self._look(pid)) else 0 for pid in listed or ()})
+        samples.set_clock(self._ahead())
         try:
             card = self._handles.of(device.uuid)
             sampled = self._nvml.nvmlDeviceGetProcessUtilization(card, samples.last_us)
             found = [(int(s.pid), int(s.timeStamp), int(s.smUtil)) for s in sampled]
-            samples.add(found, self._ahead())
+            samples.add(found)
         except Exception as error:
             if getattr(error, "value", None) not in _NO_SAMPLES:
                 return {}, f"NVML does not say how long processes work: {error}"
@@ -190,7 +194,7 @@ class _Samples:
 
     def __init__(self) -> None:
         self.last_us = 0
-        self._ahead_ns: int | None = None
+        self._ahead_ns = 0
         self._moments: list[Moment] = []
         #: Of the times of the last samples: whether there were two that may be parts of it.
         self._together: deque[bool] = deque(maxlen=RECENT)
@@ -202,12 +206,19 @@ class _Samples:
         self._started: dict[int, int] = {}
         self._gaps: deque[int] = deque(maxlen=RECENT)
 
-    def add(self, samples: list[tuple[int, int, int]], ahead_ns: int) -> None:
-        """Of each: pid, the end of its time in microseconds, and how busy it was in percent; so
-        much ahead of CLOCK_MONOTONIC their clock is now."""
-        if self._ahead_ns is not None and abs(ahead_ns - self._ahead_ns) > STEP_NS:
+    def set_clock(self, ahead_ns: int) -> None:
+        """Samples' clock is so much ahead of CLOCK_MONOTONIC now."""
+        if self._ahead_ns and abs(ahead_ns - self._ahead_ns) > STEP_NS:
             self.late = True
+            self.last_us = 0  # it may have been set back
+            self._seen.clear()
+            self._before = _Sample(0, 0, 0)
         self._ahead_ns = ahead_ns
+
+    def add(self, samples: list[tuple[int, int, int]]) -> None:
+        """Of each: pid, the end of its time in microseconds, and how busy it was in percent."""
+        to_come_us = (time.monotonic_ns() + self._ahead_ns) // 1000 + FUTURE_US
+        samples = [sample for sample in samples if sample[1] < to_come_us]
         newest = max((at for _, at, _ in samples), default=0)
         for pid, at, percent in sorted(samples, key=lambda sample: sample[1]):
             if not 0 < pid <= _MOST_PID or not 0 <= percent <= 100 or at <= self._seen.get(pid, 0):
@@ -221,7 +232,7 @@ class _Samples:
                 self._busy[pid] = self._busy.get(pid, 0) + took * percent * 10
             if self._gaps and percent >= BUSY_PERCENT:
                 took = min(self._gaps) * percent * 10
-                self._moments.append(Moment(pid, at * 1000 - ahead_ns, took))
+                self._moments.append(Moment(pid, at * 1000 - self._ahead_ns, took))
             if percent:
                 self._compare(pid, at, percent)
             self._seen[pid] = at

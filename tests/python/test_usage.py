@@ -174,6 +174,26 @@ def test_a_clock_that_is_set() -> None:
         assert reader.read(CARD).late == late
 
 
+def test_a_clock_that_is_set_back() -> None:
+    """What comes then is of earlier than what came last; the driver still has samples that are of
+    times to come."""
+    clock = Clock()
+    clock.ahead_ns = 10**15
+    start = (time.monotonic_ns() + clock.ahead_ns) // 1000 - 60 * S
+    cards = Samples(*((7, start + i * S // 5, 98) for i in range(5)))
+    reader = NvmlReader(cards, ahead=clock)
+    assert reader.read(CARD).moments
+    hour = 3600 * S
+    clock.ahead_ns -= hour * 1000
+    assert reader.read(CARD).late
+    cards.samples += [(7, start + 10 * S + i * S // 5 - hour, 80) for i in range(5)]
+    cards.samples += [(8, start + 11 * S - hour, 80)]
+    found = reader.read(CARD)
+    assert (len(found.moments), found.late) == (6, False)
+    assert reader._samples[CARD.uuid].together == 0
+    assert reader.read(CARD).moments == ()
+
+
 def read_pairs(reader: NvmlReader, cards: Samples, count: int, *percents: int) -> list[Any]:
     """So many times, at each of which the driver says so of as many processes."""
     begin = max((at for _, at, _ in cards.samples), default=0)
