@@ -88,7 +88,7 @@ class OutsideTurns:
         self._recognise(log.now_ns, moments.owners, {each.pid: each for each in workers})
         for moment in moments.seen:
             known = self._known.get(moment.pid)
-            if known is not None and self._is_outside(known.account, moment.at_ns, log):
+            if known is not None and self._is_outside(known, moment.at_ns, log):
                 self.of_worker[known.worker] += moment.took_ns
                 self.of_tenant[tenant_of(known.account)] += moment.took_ns
                 self._found_ns[tenant_of(known.account)] = log.now_ns
@@ -115,46 +115,44 @@ class OutsideTurns:
         for pid in self.of_worker.keys() - {known.worker for known in self._known.values()}:
             del self.of_worker[pid]
 
-    def _is_outside(self, account: str, at_ns: int, log: TurnLog) -> bool:
+    def _is_outside(self, known: _Known, at_ns: int, log: TurnLog) -> bool:
         if not self._from_ns + MARGIN_NS <= at_ns <= log.now_ns - MARGIN_NS:
             return False
-        if self._lost.covers(account, at_ns):
+        lost = self._lost.at(at_ns)
+        if known.worker in lost:
             return False
-        taken = self._lost.covers_another(account, at_ns)
+        taken = any(account != known.account for account in lost.values())
         for turn in (*self._turns, log.now):
             if turn.began_ns - MARGIN_NS <= at_ns <= turn.ended_ns + MARGIN_NS:
-                if turn.tenant in (account, ""):  # a group goes with its session
+                if turn.tenant in (known.account, ""):  # a group goes with its session
                     return False
                 taken = taken or turn.began_ns <= at_ns <= turn.ended_ns
         return taken
 
 
 class _LostTurns:
-    """When tenants were at work for which they had lost their turns: a kernel of seconds may be."""
+    """When workers were at work for which they had lost their turns: a kernel of seconds may be.
+
+    Each worker for itself: of a tenant that loses its turn all that have work are late.
+    """
 
     def __init__(self) -> None:
         self._looked_ns = 0
-        self._overdue: dict[int, int] = {}
-        self._late: set[str] = set()
-        #: Whose, from when until when.
-        self._times: deque[Turn] = deque()
+        self._before: Mapping[int, Member] = {}
+        #: A worker and its account, from when until when.
+        self._times: deque[tuple[int, str, int, int]] = deque()
 
     def learn(self, now_ns: int, workers: Iterable[Member]) -> None:
-        workers = tuple(workers)
-        late = {each.tenant for each in workers if each.late}
-        lost = {each.tenant for each in workers if each.overdue > self._overdue.get(each.pid, 0)}
-        for tenant in late | lost | self._late:
-            self._times.append(Turn(tenant, self._looked_ns, now_ns))
-        while self._times and now_ns - self._times[0].ended_ns > KEPT_NS:
+        here = {each.pid: each for each in workers}
+        for pid, each in here.items():
+            before = self._before.get(pid)
+            was_late, overdue = (before.late, before.overdue) if before else (False, 0)
+            if each.late or was_late or each.overdue > overdue:
+                self._times.append((pid, each.tenant, self._looked_ns, now_ns))
+        while self._times and now_ns - self._times[0][3] > KEPT_NS:
             self._times.popleft()
-        self._late, self._looked_ns = late, now_ns
-        self._overdue = {each.pid: each.overdue for each in workers}
+        self._before, self._looked_ns = here, now_ns
 
-    def covers(self, account: str, at_ns: int) -> bool:
-        return account in self._at(at_ns)
-
-    def covers_another(self, account: str, at_ns: int) -> bool:
-        return bool(self._at(at_ns) - {account})
-
-    def _at(self, at_ns: int) -> set[str]:
-        return {lost.tenant for lost in self._times if lost.began_ns <= at_ns <= lost.ended_ns}
+    def at(self, at_ns: int) -> dict[int, str]:
+        """The accounts of those workers, then."""
+        return {pid: account for pid, account, begin, end in self._times if begin <= at_ns <= end}

@@ -194,6 +194,17 @@ def test_a_turn_that_was_lost_between_two_looks() -> None:
     assert found.of_tenant == {}
 
 
+def test_who_loses_its_turn_is_no_excuse_for_another() -> None:
+    """One that only says that it still works would be one for all of its tenant's sessions."""
+    workers = (*late(1, True), Member(CHILD, "red", 0, 0))
+    owners = {RED: RED, CHILD: CHILD}
+    found = OutsideTurns()
+    found.add(log(200, TURNS[:4]), Moments((), owners), workers)
+    moments = Moments((moment(350), moment(350, CHILD)), owners)
+    found.add(log(400, TURNS[4:8], first=4), moments, workers)
+    assert found.of_worker == {CHILD: 7}
+
+
 def test_margins_are_less_than_the_shortest_turn() -> None:
     assert 2 * MARGIN_NS < 8 * MS  # QUANTUM_LEAST
 
