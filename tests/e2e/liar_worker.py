@@ -52,7 +52,7 @@ class Liar:
         program = self.folder / "liar"
         flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1"]
         flags += [f"-I{folder}" for folder in (self.folder, *FOLDERS)]
-        command = ["cc", *flags, "-o", program, *SOURCES, "-ldl"]
+        command = ["cc", *flags, "-o", program, *SOURCES, "-ldl", "-pthread"]
         subprocess.run(command, check=True)
         program.chmod(0o755)
         os.replace(program, self.worker)

@@ -183,7 +183,7 @@ def test_who_works_beside_one_that_lost_its_turn() -> None:
     found.add(log(200, TURNS[:4]), Moments((), OWNERS), WORKERS)
     moments = Moments((moment(350), moment(350, BLUE)), OWNERS)
     found.add(log(400, (), first=4), moments, workers)
-    assert found.of_account == {"red": 7}
+    assert found.of_tenant == {"red": 7}
 
 
 def test_a_turn_that_was_lost_between_two_looks() -> None:

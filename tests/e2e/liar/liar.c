@@ -10,6 +10,7 @@
  */
 #include <dlfcn.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -94,15 +95,20 @@ static long now_ms(void)
 }
 
 /* A turn that it has got is over at once. */
-static void turn(struct gp_seat *seat)
+static void *ask(void *at)
 {
-    if (!seat || !gp_seat_enter(seat))
-        return;
-    gp_seat_started(seat);
-    gp_seat_idle(seat, 0);
+    struct gp_seat *seat = at;
+    for (;;)
+        if (gp_seat_enter(seat)) {
+            gp_seat_started(seat);
+            gp_seat_idle(seat, 0);
+        } else {
+            gp_seat_wait(seat, 100000);
+        }
+    return NULL;
 }
 
-static int work(struct gp_seat *seat)
+static int work(void)
 {
     handle module, spin;
     int r = driver.load(&module, spin_ptx);
@@ -115,7 +121,6 @@ static int work(struct gp_seat *seat)
         if (r == 0)
             r = driver.wait();
         done += LIAR_WORKS;
-        turn(seat);
         if (now_ms() - told < 500)
             continue;
         told = now_ms();
@@ -131,19 +136,20 @@ static void rest(void)
         poll(NULL, 0, 1000);
 }
 
-static struct gp_seat *seat_of(const char *descriptors)
+static void ask_for_turns(const char *descriptors)
 {
-    struct gp_seat *seat = NULL;
+    struct gp_seat *seat;
+    pthread_t thread;
     int page, bell;
     int r = sscanf(descriptors, "%d,%d", &page, &bell) == 2 ? gp_seat_open(page, bell, &seat) : -1;
-    dprintf(STDERR_FILENO, "info: the liar has its seat: %d\n", r);
-    return seat;
+    if (r == 0)
+        r = pthread_create(&thread, NULL, ask, seat);
+    dprintf(STDERR_FILENO, "info: the liar asks for turns: %d\n", r);
 }
 
 int main(int argc, char **argv)
 {
     const char *path = "";
-    struct gp_seat *seat = NULL;
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         puts(VERSION);
         return 0;
@@ -152,7 +158,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--driver") == 0)
             path = argv[i + 1];
         if (LIAR_ASKS && strcmp(argv[i], "--seat") == 0)
-            seat = seat_of(argv[i + 1]);
+            ask_for_turns(argv[i + 1]);
     }
     printf("ready {\"shm\": \"shm://handed\"}\njoined\n");
     fflush(stdout);
@@ -161,7 +167,7 @@ int main(int argc, char **argv)
     if (!open_driver(path))
         dprintf(STDERR_FILENO, "error: no driver: %s\n", dlerror());
     else if (take() == 0 && LIAR_WORKS)
-        work(seat);
+        work();
     rest();
     return 1;
 }
