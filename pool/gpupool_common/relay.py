@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpupool_common import logs
+from gpupool_common import logs, streams
 from gpupool_common.ask import split_tcp
 from gpupool_common.closer import take_no_descriptors
 from gpupool_common.errors import GpupoolError
@@ -134,18 +134,22 @@ class Relay:
 
     def send(self, connection: bytes, *frames: bytes) -> None:
         """Send a message, if the connection is still there."""
-        if self._writer is not None:
-            self._writer.write(pack(Kind.SEND, connection, *frames))
+        self._say(pack(Kind.SEND, connection, *frames))
 
     def wrong(self, address: str, connection: bytes) -> None:
         """What came from there had a wrong token: it is as strange as any again."""
-        if self._writer is not None and address:
-            self._writer.write(pack(Kind.WRONG, address.encode(), connection))
+        if address:
+            self._say(pack(Kind.WRONG, address.encode(), connection))
 
     def known(self, connection: bytes) -> None:
         """It has shown a right token: wrong ones of its neighbours do not hold it up."""
+        self._say(pack(Kind.KNOWN, connection))
+
+    def _say(self, record: bytes) -> None:
+        """What is said to a process that has ended is lost with its connections."""
         if self._writer is not None:
-            self._writer.write(pack(Kind.KNOWN, connection))
+            with contextlib.suppress(ConnectionResetError):
+                streams.write(self._writer, record)
 
     def set_secret(self, secret: str) -> None:
         """Another key from now on: all connections are closed, and new ones have that."""

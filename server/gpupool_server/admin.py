@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpupool_common import __version__, json_text, logs
+from gpupool_common import __version__, json_text, logs, streams
 from gpupool_common.errors import GpupoolError
 from gpupool_server import changes
 from gpupool_server.changes import InUse
@@ -210,17 +210,22 @@ class AdminServer:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         try:
-            while (line := await reader.readline()).endswith(b"\n"):
-                writer.write(await self._handler.answer(line))
-                await writer.drain()
-        except ValueError:  # a line longer than the limit
-            writer.write(b'{"error": "the question is too long", "code": "bad-request"}\n')
+            await self._serve(reader, writer)
         except OSError:
             pass  # the client went away
         except asyncio.CancelledError:
             pass  # the server is stopping
         finally:
             writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (line := await reader.readline()).endswith(b"\n"):
+                streams.write(writer, await self._handler.answer(line))
+                await writer.drain()
+        except ValueError:  # a line longer than the limit
+            error = b'{"error": "the question is too long", "code": "bad-request"}\n'
+            streams.write(writer, error)
 
     async def close(self) -> None:
         if self._server is None:

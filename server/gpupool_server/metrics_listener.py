@@ -13,7 +13,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 
-from gpupool_common import logs
+from gpupool_common import logs, streams
 from gpupool_common.hosts import limited_as
 
 #: For each step: the handshake, and the question with its answer.
@@ -104,7 +104,8 @@ class MetricsListener:
                 async with asyncio.timeout(ASK_SECONDS):
                     reader, writer = await self._streams(connection)
                 async with asyncio.timeout(ASK_SECONDS):
-                    writer.write(await self._respond(await reader.readuntil(b"\r\n\r\n")))
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    streams.write(writer, await self._respond(head))
                     await writer.drain()
         finally:
             if writer is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from gpupool.admin import Admin
 from gpupool.status import Status
@@ -315,3 +317,35 @@ async def test_several_questions_long_ones_and_hang_ups(
         await eventually(lambda: not server._serving)
     finally:
         await server.close()
+
+
+def test_who_hangs_up_with_answers_unread_is_no_fault_of_ours(folder: Path) -> None:
+    """uvloop raises RuntimeError where the next answer is written, which filled the log."""
+    faults: list[dict[str, Any]] = []
+
+    class Slow(AdminHandler):
+        def __init__(self) -> None:
+            self.asked, self.gone = asyncio.Event(), asyncio.Event()
+
+        async def answer(self, line: bytes) -> bytes:
+            if line == b"slow\n":
+                self.asked.set()
+                await self.gone.wait()
+            return b"{}\n"
+
+    async def hang_up() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+        handler = Slow()
+        server = AdminServer(handler, folder / "a.sock")
+        await server.open()
+        with socket.socket(socket.AF_UNIX) as rude:
+            rude.connect(str(folder / "a.sock"))
+            rude.sendall(b"quick\nslow\n")
+            await handler.asked.wait()
+        await asyncio.sleep(0.1)  # that the loop sees it
+        handler.gone.set()
+        await eventually(lambda: not server._serving)
+        await server.close()
+
+    uvloop.run(hang_up())
+    assert faults == []

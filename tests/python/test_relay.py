@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+import uvloop
 import zmq
 import zmq.asyncio
 from structlog.testing import capture_logs
@@ -353,3 +356,41 @@ async def test_a_relay_that_says_what_it_must_not_is_made_anew() -> None:
     finally:
         await relay.close()
     assert heard == []
+
+
+def test_a_relay_that_ends_with_words_unread_fails_nobody_s_answer() -> None:
+    """Its owner takes messages one by one, and so sees its end late; until then uvloop raised
+    RuntimeError in whoever had an answer."""
+
+    async def answer() -> None:
+        room = asyncio.Semaphore(0)
+        heard: list[bytes] = []
+        relay = Relay(
+            Config("tcp://127.0.0.1:*", 4096, 4),
+            lambda connection, address, user, frames: heard.append(frames[-1]),
+            room=room,
+        )
+        asker: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        try:
+            asker.connect(relay.url)
+            asker.send(b"question")
+            await eventually(lambda: bool(room._waiters))
+            first = relay.pid
+            os.kill(first, signal.SIGSTOP)
+            os.waitid(os.P_PID, first, os.WSTOPPED | os.WNOWAIT)
+            relay.send(b"who", b"answer")
+            os.kill(first, signal.SIGKILL)
+            os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+            await asyncio.sleep(0.1)  # that the loop sees it
+            relay.send(b"who", b"answer")
+            relay.known(b"who")
+            relay.wrong("127.0.0.1", b"who")
+            assert heard == []
+            room.release()
+            await eventually(lambda: relay.pid not in (0, first))
+        finally:
+            asker.close(linger=0)
+            await relay.close()
+        assert heard == [b"question"]
+
+    uvloop.run(answer())
