@@ -1,7 +1,7 @@
 """Connections to the REST API: how many, from whom, and for how long without a request.
 
-uvicorn has no end for a connection that says nothing or half a request, and a loop that is
-out of descriptors once closes the listener for good. So we accept by ourselves.
+uvicorn has no end for a connection that says nothing or half a request, and its listener none for
+a lack of descriptors. So we accept by ourselves.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpupool_common import logs
+from gpupool_common.accepting import accept_each
 from gpupool_common.hosts import limited_as
 
 #: Descriptors for everything but connections: the database, the link, files.
 RESERVED = 64
 MOST = 8192
 
-#: After there were no descriptors, accepting is tried again so soon.
-PAUSE_SECONDS = 0.2
 #: Where uvicorn logs.
 COMPLAINS = "uvicorn.error"
 #: Of what any client can cause as often as it likes, at most one line in so many seconds.
@@ -200,7 +199,6 @@ class Acceptor:
         tls: ssl.SSLContext | None,
         limits: Limits,
     ) -> None:
-        self._listener = listener
         self._make = make
         self._tls = tls
         self._limits = limits
@@ -212,7 +210,9 @@ class Acceptor:
         self._handing: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
         listener.listen(512)
-        self._task = asyncio.create_task(self._accept(), name="accept")
+        self._task = asyncio.create_task(
+            accept_each(listener, self._take, self._log), name="accept"
+        )
 
     def close(self) -> None:
         logging.getLogger(COMPLAINS).removeFilter(self._complaints)
@@ -223,19 +223,8 @@ class Acceptor:
     async def wait_closed(self) -> None:
         await asyncio.gather(self._task, *self._handing, return_exceptions=True)
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(self._listener)
-            except OSError as error:
-                # Those who wait stay in the listener's queue.
-                self._say("connections cannot be accepted", reason=error.strerror)
-                await asyncio.sleep(PAUSE_SECONDS)
-                continue
-            self._take(sock, limited_as(str(address[0])))
-
-    def _take(self, sock: socket.socket, address: str) -> None:
+    def _take(self, sock: socket.socket, peer: tuple[Any, ...]) -> None:
+        address = limited_as(str(peer[0]))
         ticket = self._places.take(address)
         if ticket is None:
             self._say("too many connections", address=address, there=self._places.of(address))

@@ -24,6 +24,8 @@
 /* Of one address at once, while there is no room for others. */
 #define VISITORS_OF_ONE 8
 #define ACCEPT_BURST 64
+/* Without descriptors or memory for it the kernel tells at once again of who waits there. */
+#define DEAF_NS 100000000
 /* Who connects while nobody looks waits in the kernel. */
 #define BACKLOG 1024
 
@@ -40,6 +42,7 @@ struct door {
     unsigned char word[DOOR_WORD_BYTES];
     unsigned count;
     struct visitor visitors[DOOR_VISITORS]; /* oldest first */
+    int64_t deaf_until;                     /* ns */
     struct visitor guest;                   /* fd -1: none */
     bool guest_lent;                        /* others speak to it */
     bool queues;                            /* who knocks while there is a guest waits */
@@ -231,9 +234,14 @@ static unsigned visitor_weakest(const struct door *d, const struct sockaddr_stor
     return same >= VISITORS_OF_ONE ? first : 0;
 }
 
+static bool is_deaf(const struct door *d)
+{
+    return gp_clock_ns() < d->deaf_until;
+}
+
 static void visitors_accept(struct door *d)
 {
-    for (int i = 0; i < ACCEPT_BURST; i++) {
+    for (int i = 0; i < ACCEPT_BURST && !is_deaf(d); i++) {
         struct sockaddr_storage from = {0};
         socklen_t length = sizeof from;
         int fd = accept4(d->fd, (void *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -241,8 +249,12 @@ static void visitors_accept(struct door *d)
             visitor_drop(d, 0);
             continue;
         }
-        if (fd < 0)
+        if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
             return;
+        if (fd < 0) {
+            d->deaf_until = gp_clock_ns() + DEAF_NS;
+            return;
+        }
         if (d->count == DOOR_VISITORS)
             visitor_drop(d, visitor_weakest(d, &from));
         d->visitors[d->count++] = (struct visitor){.fd = fd, .since = gp_clock_ns(), .from = from};
@@ -311,7 +323,7 @@ static struct pollfd visitor_item(const struct visitor *v)
 int door_items(const struct door *d, struct pollfd *items)
 {
     int count = 0;
-    items[count++] = (struct pollfd){.fd = d->fd, .events = POLLIN};
+    items[count++] = (struct pollfd){.fd = d->fd, .events = is_deaf(d) ? 0 : POLLIN};
     if (d->guest.fd >= 0)
         items[count++] = (struct pollfd){.fd = d->guest.fd, .events = POLLIN};
     for (unsigned i = 0; i < d->count; i++)

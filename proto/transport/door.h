@@ -34,7 +34,7 @@ int door_open(int handed, char *endpoint, size_t size, const unsigned char *word
 void door_close(struct door *d);
 const unsigned char *door_word(const struct door *d);
 
-/* What to poll for: at most DOOR_ITEMS. */
+/* What to poll for, for a moment: at most DOOR_ITEMS. */
 #define DOOR_ITEMS (DOOR_VISITORS + 2)
 struct pollfd;
 int door_items(const struct door *d, struct pollfd *items);

@@ -318,7 +318,8 @@ static int listener_hear(struct gp_listener *l, int timeout_ms)
     zmq_pollitem_t items[DOOR_ITEMS + 4];
     int count = l->door ? door_items(l->door, at_door) : 0;
     for (int i = 0; i < count; i++)
-        items[i] = (zmq_pollitem_t){.fd = at_door[i].fd, .events = ZMQ_POLLIN};
+        items[i] = (zmq_pollitem_t){.fd = at_door[i].fd,
+                                    .events = at_door[i].events & POLLIN ? ZMQ_POLLIN : 0};
     count += link_pair_items(&l->up, &l->down, items + count);
     zmq_poll(items, count, timeout_ms);
     if (l->door && door_follow(l) != 0)

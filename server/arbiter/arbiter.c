@@ -16,6 +16,8 @@
 #define MS UINT64_C(1000000)
 /* While somebody waits, turns are looked at so often. */
 #define TICK MS
+/* Without descriptors for a server that connects, the kernel tells of it at once again. */
+#define DEAF (100 * MS)
 /* Bells that are heard of one worker in TICK: ours has not so much to say. */
 #define RINGS 256
 #define EVENTS 64
@@ -246,6 +248,13 @@ static void server_gone(struct gp_arbiter *a, int index)
             gp_arbiter_leave(a, i);
 }
 
+/* Whether servers that connect are heard of; they wait meanwhile. */
+static void listener_watch(struct gp_arbiter *a, bool deaf)
+{
+    gp_arbiter_watch(a, a->listener, GP_ARBITER_OTHER, a->listener, deaf ? 0 : EPOLLIN);
+    a->deaf_until = deaf ? gp_board_now() + DEAF : 0;
+}
+
 static void server_comes(struct gp_arbiter *a)
 {
     int fd = accept4(a->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -254,8 +263,10 @@ static void server_comes(struct gp_arbiter *a)
     int free_at = 0;
     while (free_at < GP_ARBITER_SERVERS && a->servers[free_at] >= 0)
         free_at++;
-    if (fd < 0)
+    if (fd < 0) {
+        listener_watch(a, true);
         return;
+    }
     if (free_at == GP_ARBITER_SERVERS ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
         (who.uid != 0 && who.uid != getuid()) ||
@@ -347,7 +358,7 @@ static void timer_set(struct gp_arbiter *a, uint64_t now)
 {
     const struct gp_board *b = a->board;
     struct itimerspec when = {0};
-    uint64_t ns = 0;
+    uint64_t ns = a->deaf_until ? DEAF : 0;
     if (somebody_waits(b) || a->muffled) {
         ns = TICK;
         if (b->quantum_end > now && b->quantum_end - now < ns)
@@ -432,6 +443,8 @@ void gp_arbiter_step(struct gp_arbiter *a, int timeout_ms)
         handle(a, &events[i]);
     if (a->muffled)
         unmuffle(a, gp_board_now());
+    if (a->deaf_until && gp_board_now() >= a->deaf_until)
+        listener_watch(a, false);
     for (int i = 0; i < a->top; i++) {
         if (!a->seats[i].page || !a->seats[i].rang)
             continue;

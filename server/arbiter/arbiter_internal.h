@@ -37,6 +37,7 @@ struct gp_arbiter {
     int top;                         /* seats from here on are free */
     bool served;                     /* a server has been there */
     bool muffled;                    /* a seat is */
+    uint64_t deaf_until;             /* ns: servers that connect wait so long; 0: they do not */
     uint64_t entitled;               /* of the board, when slices were written last */
     struct seat seats[GP_BOARD_MEMBERS];
 };

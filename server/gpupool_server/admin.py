@@ -7,12 +7,14 @@ import contextlib
 import json
 import os
 import platform
+import socket
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpupool_common import __version__, json_text, logs, streams
+from gpupool_common.accepting import accept_each
 from gpupool_common.errors import GpupoolError
 from gpupool_server import changes
 from gpupool_server.changes import InUse
@@ -188,27 +190,36 @@ class AdminServer:
     def __init__(self, handler: AdminHandler, path: Path) -> None:
         self._handler = handler
         self._path = path
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Listen; GpupoolError if that cannot be."""
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()  # of a server that was killed: ours is the run directory's lock
+        listener = socket.socket(socket.AF_UNIX)
         try:
             # The run directory keeps others away already while the mode is not yet set.
-            self._server = await asyncio.start_unix_server(
-                self._accept, str(self._path), limit=MAX_LINE
-            )
+            listener.bind(str(self._path))
             os.chmod(self._path, 0o600)
+            listener.listen()
         except OSError as error:
+            listener.close()
             raise GpupoolError(f"cannot listen at {self._path}: {error.strerror}") from None
+        listener.setblocking(False)
+        self._listener = listener
+        self._accepting = asyncio.create_task(
+            accept_each(listener, self._take, logs.get("admin")), name="admin"
+        )
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+    def _take(self, connection: socket.socket, _: object) -> None:
+        task = asyncio.create_task(self._talk(connection))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _talk(self, connection: socket.socket) -> None:
+        reader, writer = await streams.of_accepted(connection, MAX_LINE)
         try:
             await self._serve(reader, writer)
         except OSError:
@@ -228,12 +239,13 @@ class AdminServer:
             streams.write(writer, error)
 
     async def close(self) -> None:
-        if self._server is None:
+        if self._listener is None or self._accepting is None:
             return
-        self._server.close()
+        self._accepting.cancel()
         for task in set(self._serving):
             task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        await asyncio.gather(self._accepting, *self._serving, return_exceptions=True)
+        self._listener.close()
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
-        self._server = None
+        self._listener = None

@@ -12,8 +12,10 @@ import socket
 import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from gpupool_common import logs, streams
+from gpupool_common.accepting import accept_each
 from gpupool_common.hosts import limited_as
 
 #: For each step: the handshake, and the question with its answer.
@@ -22,9 +24,6 @@ MAX_HEAD = 16384
 
 #: Scrapers are few; more than this are none.
 MOST_CONNECTIONS, MOST_EACH = 64, 8
-
-#: After the system had no descriptor for a connection.
-PAUSE_SECONDS = 1.0
 
 Respond = Callable[[bytes], Awaitable[bytes]]
 
@@ -57,7 +56,7 @@ class MetricsListener:
             raise
         self.port = int(self._listeners[0].getsockname()[1])
         for listener in self._listeners:
-            self._begin(self._accept(listener))
+            self._begin(accept_each(listener, self._take, logs.get("metrics")))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -67,22 +66,14 @@ class MetricsListener:
             listener.close()
         self._listeners.clear()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, address = await loop.sock_accept(listener)
-            except OSError as error:
-                logs.get("metrics").warning("no scraper can connect", reason=str(error))
-                await asyncio.sleep(PAUSE_SECONDS)
-                continue
-            host = limited_as(str(address[0]))
-            if len(self._of[host]) >= MOST_EACH or not self._make_room(host):
-                connection.close()
-                continue
-            task = self._begin(self._serve(connection))
-            self._of[host].append(task)
-            task.add_done_callback(self._of[host].remove)
+    def _take(self, connection: socket.socket, address: tuple[Any, ...]) -> None:
+        host = limited_as(str(address[0]))
+        if len(self._of[host]) >= MOST_EACH or not self._make_room(host):
+            connection.close()
+            return
+        task = self._begin(self._serve(connection))
+        self._of[host].append(task)
+        task.add_done_callback(self._of[host].remove)
 
     def _make_room(self, host: str) -> bool:
         """Where all places are taken, the oldest of who has most ends for one who has fewer."""
@@ -102,27 +93,14 @@ class MetricsListener:
         try:
             with contextlib.suppress(*bad):
                 async with asyncio.timeout(ASK_SECONDS):
-                    reader, writer = await self._streams(connection)
+                    reader, writer = await streams.of_accepted(connection, MAX_HEAD, self._context)
                 async with asyncio.timeout(ASK_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
                     streams.write(writer, await self._respond(head))
                     await writer.drain()
         finally:
-            if writer is None:
-                connection.close()
-            else:
+            if writer is not None:
                 writer.close()
-
-    async def _streams(
-        self, connection: socket.socket
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=MAX_HEAD)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol, connection, ssl=self._context
-        )
-        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

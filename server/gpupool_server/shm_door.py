@@ -111,7 +111,8 @@ class ShmDoor:
 
     def _pause(self, error: OSError) -> None:
         """Without descriptors the socket would be ready again at once, and for ever."""
-        self._log.warning("connections wait", reason=error.strerror)
+        if self._lines.spend(b""):
+            self._log.warning("connections wait", reason=error.strerror)
         self._loop.remove_reader(self._listener)
         self._paused = self._loop.call_later(
             PAUSE, self._loop.add_reader, self._listener, self._accept

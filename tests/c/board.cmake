@@ -25,6 +25,7 @@ foreach(name board arbiter arbiter_memory hostile_pages)
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST 10)
 endforeach()
+target_sources(test_arbiter PRIVATE ${CMAKE_CURRENT_LIST_DIR}/accept_lacks.c)
 
 # What an arbiter tells ranks of each other, in this process.
 add_executable(test_collectives ${CMAKE_CURRENT_LIST_DIR}/test_collectives.c)

@@ -14,9 +14,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "accept_lacks.h"
+#include "arbiter.h"
 #include "arbiter_process.h"
 #include "board_internal.h"
 
@@ -298,6 +301,32 @@ static void descriptors_of_bad_messages_are_closed(void **state)
     AWAIT(arbiter_descriptors(a) == before);
 }
 
+/* It asked without end, at its high priority, while all who use the GPU waited for it. */
+static void a_server_waits_for_descriptors(void **state)
+{
+    (void)state;
+    const struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct arbiter_process p = {.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+    struct gp_arbiter *a;
+    char answer[4096];
+    assert_int_equal(bind(p.listener, (const struct sockaddr *)&address, sizeof address.sun_family),
+                     0);
+    assert_int_equal(listen(p.listener, 4), 0);
+    assert_int_equal(gp_arbiter_new(p.listener, &a), 0);
+    int fd = arbiter_reach(&p);
+    assert_int_equal(send(fd, "hello 2", 7, 0), 7);
+    accept_lacks(true);
+    for (int i = 0; i < 1000; i++)
+        gp_arbiter_step(a, 0);
+    assert_in_range(accept_calls(), 1, 100);
+    accept_lacks(false);
+    while (recv(fd, answer, sizeof answer, MSG_DONTWAIT) <= 0)
+        gp_arbiter_step(a, -1);
+    close(fd);
+    gp_arbiter_free(a);
+    close(p.listener);
+}
+
 int main(void)
 {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -311,6 +340,7 @@ int main(void)
         ARBITER_TEST(workers_go_on_without_an_arbiter),
         ARBITER_TEST(what_a_server_says_is_checked),
         ARBITER_TEST(descriptors_of_bad_messages_are_closed),
+        cmocka_unit_test(a_server_waits_for_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

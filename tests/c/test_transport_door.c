@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "accept_lacks.h"
 #include "transport/support.h"
 #include "transport_raw.h"
 #include "transport_suite_ends.h"
@@ -91,6 +92,25 @@ static void test_without_the_word(void **state)
     pthread_join(thread, NULL);
     assert_null(e.worker);
     ends_join(&e);
+    ends_close(&e);
+}
+
+/* It looked without end at who waits, as the kernel tells of it at once again. */
+static void test_who_comes_waits_for_descriptors(void **state)
+{
+    (void)state;
+    struct ends e;
+    ends_listen(&e);
+    int stranger = raw_dial(RAW_TCP, tp->listener_url(e.listener));
+    assert_true(stranger >= 0);
+    accept_lacks(true);
+    assert_int_equal(tp->accept(e.listener, 350, &e.worker, NULL), -EAGAIN);
+    assert_in_range(accept_calls(), 1, 20);
+    accept_lacks(false);
+    ends_join(&e);
+    assert_int_equal(send_numbered(e.client, 1, 64, 0), 0);
+    expect_numbered(e.worker, 1, 64);
+    close(stranger);
     ends_close(&e);
 }
 
@@ -337,6 +357,7 @@ int main(int argc, char **argv)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_crowd_keeps_nobody_out),
         cmocka_unit_test(test_without_the_word),
+        cmocka_unit_test(test_who_comes_waits_for_descriptors),
         cmocka_unit_test(test_the_ports_are_shut_behind_the_client),
         cmocka_unit_test(test_a_peer_that_vanished),
         cmocka_unit_test(test_a_peer_that_vanished_while_it_was_sent_to),

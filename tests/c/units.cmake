@@ -34,6 +34,8 @@ gp_unit_test(gang_gates gpw_parts ${CMAKE_CURRENT_LIST_DIR}/simulated_cards.c
   ${CMAKE_CURRENT_LIST_DIR}/simulated_worker.c)
 target_link_libraries(test_gang_gates PRIVATE gp_board)
 
+gp_unit_test(control gpupool_worker_objects ${CMAKE_CURRENT_LIST_DIR}/accept_lacks.c)
+
 # The whole worker over a driver that does nothing: what it adds to a message.
 gp_unit_test(message_cost gpupool_worker_objects ${CMAKE_CURRENT_LIST_DIR}/null_driver.c
   ${CMAKE_CURRENT_LIST_DIR}/null_gpu.c)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import socket
 import stat
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from gpupool.admin import Admin
 from gpupool.status import Status
@@ -349,3 +351,34 @@ def test_who_hangs_up_with_answers_unread_is_no_fault_of_ours(folder: Path) -> N
 
     uvloop.run(hang_up())
     assert faults == []
+
+
+def test_a_lack_of_descriptors_ends_the_socket_of_no_server(folder: Path) -> None:
+    """The listener of an event loop closes for good then, and no command reached the server."""
+
+    class Echo(AdminHandler):
+        def __init__(self) -> None:
+            pass
+
+        async def answer(self, line: bytes) -> bytes:
+            return line
+
+    async def lack() -> None:
+        server = AdminServer(Echo(), folder / "a.sock")
+        await server.open()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with socket.socket(socket.AF_UNIX) as client, capture_logs() as captured:
+            client.setblocking(False)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            try:
+                client.connect(str(folder / "a.sock"))
+                client.send(b"word\n")
+                await asyncio.sleep(0.5)  # it is tried several times
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            async with asyncio.timeout(30):
+                assert await asyncio.get_running_loop().sock_recv(client, 64) == b"word\n"
+        await server.close()
+        assert [line["event"] for line in captured] == ["connections cannot be accepted"]
+
+    uvloop.run(lack())

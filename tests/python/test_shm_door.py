@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from gpupool_common import protocol
 from gpupool_common.ask import ask_info
@@ -248,11 +249,12 @@ async def test_silence_has_an_end(make_door: MakeDoor, monkeypatch: pytest.Monke
 async def test_without_descriptors_it_waits(
     make_door: MakeDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shm_door, "PAUSE", 0.001)
     door = make_door()
-    listener, refusals = door.door._listener, [OSError(24, "Too many open files")]
+    listener, refusals = door.door._listener, [OSError(24, "Too many open files")] * 100
 
     class Full:
-        """The listening socket of a process that has no descriptor left, the first time."""
+        """The listening socket of a process that has no descriptor left, a hundred times."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(listener, name)
@@ -266,10 +268,11 @@ async def test_without_descriptors_it_waits(
             return listener.accept()
 
     monkeypatch.setattr(door.door, "_listener", Full())
-    with door.connect() as client:
+    with capture_logs() as captured, door.connect() as client:
         client.send(RIGHT)
         await eventually(lambda: bool(door.worker.connections))
     assert not refusals
+    assert 0 < len([line for line in captured if line["event"] == "connections wait"]) < 50
 
 
 async def test_only_who_is_admitted(make_door: MakeDoor) -> None:

@@ -21,8 +21,14 @@
 #include "own_thread.h"
 #include "peer.h"
 #include "transport/shm_give.h"
+#include "transport/support.h"
 
 #define PEERS 8
+/* Without descriptors for a server that connects, the kernel tells of it at once again. */
+#define DEAF_MS 100
+/* Of that there is a line so often at most. */
+#define QUIET_NS 5000000000
+
 bool gpw_control_stopped(const struct gpw_control *c)
 {
     return __atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE);
@@ -201,16 +207,43 @@ static bool serve(struct gpw_control *c, struct peer *p)
     return p->used < sizeof p->line - 1;
 }
 
+static void complain(int64_t *quiet_until)
+{
+    int64_t now = gp_clock_ns();
+    if (now < *quiet_until)
+        return;
+    *quiet_until = now + QUIET_NS;
+    gpw_log("warn", "a server cannot connect to this worker: %m");
+}
+
+/* False when there is nothing to take it in with. */
+static bool peer_comes(struct gpw_control *c, struct peer *peers, unsigned *count)
+{
+    int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (*count == PEERS) {
+        close(fd);
+        return true;
+    }
+    struct peer *p = &peers[(*count)++];
+    *p = (struct peer){.fd = fd};
+    memset(p->brought, -1, sizeof p->brought);
+    return true;
+}
+
 static void *control_thread(void *control)
 {
     struct gpw_control *c = control;
     struct peer peers[PEERS];
     unsigned count = 0;
+    int64_t quiet_until = 0;
+    bool deaf = false;
     for (;;) {
-        struct pollfd polled[PEERS + 1] = {{c->listener, POLLIN, 0}};
+        struct pollfd polled[PEERS + 1] = {{c->listener, deaf ? 0 : POLLIN, 0}};
         for (unsigned i = 0; i < count; i++)
             polled[i + 1] = (struct pollfd){peers[i].fd, POLLIN, 0};
-        if (poll(polled, count + 1, -1) < 0 && errno != EINTR)
+        if (poll(polled, count + 1, deaf ? DEAF_MS : -1) < 0 && errno != EINTR)
             return NULL;
         if (polled[0].revents & (POLLERR | POLLNVAL | POLLHUP))
             return NULL;
@@ -220,15 +253,9 @@ static void *control_thread(void *control)
                 close(peers[i].fd);
                 peers[i] = peers[--count];
             }
-        if (polled[0].revents & POLLIN) {
-            int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
-            if (fd >= 0 && count == PEERS) {
-                close(fd);
-            } else if (fd >= 0) {
-                peers[count] = (struct peer){.fd = fd};
-                memset(peers[count++].brought, -1, sizeof peers->brought);
-            }
-        }
+        deaf = polled[0].revents & POLLIN && !peer_comes(c, peers, &count);
+        if (deaf)
+            complain(&quiet_until);
     }
 }
 
