@@ -257,6 +257,7 @@ CUresult sg_blocks_launch(struct sg_op *const *list, size_t n, bool frees)
         if (list[i]->kind != SG_OP_BLOCK_ALLOC && list[i]->kind != SG_OP_BLOCK_FREE)
             continue;
         list[i]->block.its->launching = false;
+        list[i]->block.its->busy += list[i]->kind == SG_OP_BLOCK_ALLOC; /* until it has passed */
         if (result == CUDA_SUCCESS)
             set_allocated(list[i]->block.its, list[i]->kind == SG_OP_BLOCK_ALLOC);
     }

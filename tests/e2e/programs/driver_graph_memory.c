@@ -138,6 +138,9 @@ static void kept(void)
     expect_refused(exec);
     CU(cuMemFreeAsync(c.at, stream));
     CU(cuStreamSynchronize(stream));
+    CU(cuDeviceGraphMemTrim(driver_device));
+    EXPECT(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0,
+           "a launch that is over has it");
     expect_values(copied, 16, "a copy of it");
     run(exec);
     expect_values(c.at, 16, "memory of the second launch");
