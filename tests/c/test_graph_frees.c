@@ -12,6 +12,7 @@
 #include "in_use.h"
 #include "later.h"
 #include "memory_internal.h"
+#include "pool.h"
 
 #define GRAPHS 0x1000u
 #define POOLS 0x2000u
@@ -84,6 +85,16 @@ bool gpw_graph_memory_begins(struct gpw_session *s, uint64_t address)
 {
     (void)s;
     return address == GRAPHS;
+}
+
+void gpw_pools_freed(struct gpw_session *s)
+{
+    (void)s;
+}
+
+void gpw_graph_memory_freed(struct gpw_session *s)
+{
+    (void)s;
 }
 
 /* None of these is asked of a graph's memory. */

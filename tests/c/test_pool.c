@@ -117,6 +117,20 @@ CUresult gpw_shareable_pool(struct gpw_session *s, CUmemoryPool pool, uint32_t o
     return CUDA_SUCCESS;
 }
 
+static uint64_t frees, over; /* how many were begun, and are over */
+
+uint64_t gpw_memory_last_free(const struct gpw_session *s)
+{
+    (void)s;
+    return frees;
+}
+
+bool gpw_memory_frees_under_way(struct gpw_session *s, uint64_t number)
+{
+    (void)s;
+    return over < frees && over < number;
+}
+
 /* --- the driver ------------------------------------------------------------------------------- */
 
 static struct {
@@ -146,8 +160,9 @@ static CUresult fake_destroy(CUmemoryPool pool)
 
 static CUresult fake_trim(CUmemoryPool pool, size_t keep)
 {
-    (void)pool, (void)keep;
-    gpu.reserved = gpu.used + gpu.freeing;
+    (void)pool;
+    uint64_t least = gpu.used + gpu.freeing > keep ? gpu.used + gpu.freeing : keep;
+    gpu.reserved = gpu.reserved < least ? gpu.reserved : least;
     return CUDA_SUCCESS;
 }
 
@@ -218,7 +233,7 @@ static int begin(void **state)
     memset(&gpu, 0, sizeof gpu);
     memset(&memory, 0, sizeof memory);
     gpu.current = OWN;
-    charged = 0;
+    charged = frees = over = 0;
     session = (struct gpw_session){
         .driver = &driver, .memory = &memory, .device_count = 1, .devices = {5}};
     return 0;
@@ -269,6 +284,30 @@ static void a_pool_that_is_not_used_ends_at_once(void **state)
     gpu.used = 0;
     assert_int_equal(gpw_cuMemPoolDestroy(&session, pool), CUDA_SUCCESS);
     assert_int_equal(gpu.alive, 0);
+    assert_int_equal(charged, 0);
+}
+
+/* It saw memory that was being freed as in use, and what the pool kept counted on. */
+static void a_trim_waits_for_the_frees_before(void **state)
+{
+    CUdeviceptr at;
+    (void)state;
+    CUmemoryPool pool = made(CU_MEM_HANDLE_TYPE_NONE);
+    assert_int_equal(gpw_pool_alloc(&session, &at, 4 * MIB, pool, NULL), CUDA_SUCCESS);
+    frees = 1; /* cuMemFree, while the GPU is at work */
+    assert_int_equal(gpw_cuMemPoolTrimTo(&session, pool, 2 * MIB), CUDA_SUCCESS);
+    assert_int_equal(gpw_cuMemPoolTrimTo(&session, pool, 8 * MIB), CUDA_SUCCESS);
+    frees = 2;
+    gpw_pools_freed(&session);
+    assert_int_equal(charged, 32 * MIB);
+    gpu.used = 0;
+    over = 1;
+    gpw_pools_freed(&session);
+    assert_int_equal(charged, 2 * MIB);
+    over = 2;
+    gpw_pools_freed(&session);
+    assert_int_equal(charged, 2 * MIB); /* once */
+    assert_int_equal(gpw_cuMemPoolTrimTo(&session, pool, 0), CUDA_SUCCESS);
     assert_int_equal(charged, 0);
 }
 
@@ -333,6 +372,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_pool_ends_when_its_memory_is_free, begin),
         cmocka_unit_test_setup(a_pool_that_is_not_used_ends_at_once, begin),
+        cmocka_unit_test_setup(a_trim_waits_for_the_frees_before, begin),
         cmocka_unit_test_setup(a_device_keeps_its_own, begin),
         cmocka_unit_test_setup(memory_of_a_shareable_pool_is_our_allocator_s, begin),
         cmocka_unit_test_setup(handles_of_another_kind_are_refused, begin),

@@ -45,3 +45,38 @@ CUresult gpw_noted_gp_node_alloc_told(struct gpw_session *s, CUgraphNode node,
     told->accessDescCount = 0;
     return CUDA_SUCCESS;
 }
+
+/* --- what graphs of a device have -------------------------------------------------- */
+
+CUresult gpw_cuDeviceGetGraphMemAttribute(struct gpw_session *s, CUdevice device,
+                                          CUgraphMem_attribute attr, void *value, uint32_t *n_value)
+{
+    (void)n_value; /* always 8 bytes */
+    bool changes = attr == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT ||
+                   attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
+    if (changes && gpw_memory_must_wait(s))
+        return GPW_AGAIN;
+    return s->driver->cuDeviceGetGraphMemAttribute(device, attr, value);
+}
+
+/* As of a pool: behind the frees before it. */
+CUresult gpw_cuDeviceGraphMemTrim(struct gpw_session *s, CUdevice device)
+{
+    uint64_t last = gpw_memory_last_free(s);
+    bool waits = gpw_memory_frees_under_way(s, last);
+    for (uint32_t i = 0; waits && i < s->device_count; i++)
+        if (s->devices[i] == device)
+            s->memory->windows[i].graphs_trim_behind = last;
+    return waits ? CUDA_SUCCESS : s->driver->cuDeviceGraphMemTrim(device);
+}
+
+void gpw_graph_memory_freed(struct gpw_session *s)
+{
+    for (uint32_t i = 0; i < s->device_count; i++) {
+        uint64_t *behind = &s->memory->windows[i].graphs_trim_behind;
+        if (!*behind || gpw_memory_frees_under_way(s, *behind))
+            continue;
+        *behind = 0;
+        gpw_growth_trim_graphs(s, i);
+    }
+}

@@ -7,6 +7,7 @@
 #include "in_use.h"
 #include "later.h"
 #include "memory_internal.h"
+#include "pool.h"
 
 /* How long the launch of a graph waits for one: the GPU may wait for a message behind it. */
 #define PATIENCE_NS UINT64_C(1000000000)
@@ -124,6 +125,8 @@ static void give_back(struct gpw_session *s, void *arg)
     else
         free_ordered(s, f);
     free(f);
+    gpw_pools_freed(s);
+    gpw_graph_memory_freed(s);
 }
 
 static void free_now(struct gpw_session *s, void *arg, CUresult result)

@@ -14,7 +14,8 @@ struct gpw_window {
     uint32_t ordinal;
     uint64_t begin, end;
     struct gpw_allocator *allocator;
-    uint64_t reserve_next; /* for cuMemAddressReserve */
+    uint64_t reserve_next;       /* for cuMemAddressReserve */
+    uint64_t graphs_trim_behind; /* a trim waits for the frees up to this one; 0: none does */
 };
 
 /* A pinned buffer of the client's that both sides have mapped; or, over a network, this process's
@@ -88,6 +89,8 @@ bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t byte
 /* Memory of a graph that is being captured: the driver knows its address only while the
  * graph runs, but work behind it in the capture has it already. */
 CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* Memory that was freed is given back: a trim that was put off until then is made. */
+void gpw_graph_memory_freed(struct gpw_session *s);
 /* Whether an allocation of a graph's begins there. */
 bool gpw_graph_memory_begins(struct gpw_session *s, uint64_t address);
 /* The ends of a copy that are arrays; NULL: it is memory, at an address. */

@@ -25,10 +25,12 @@ struct pool {
     struct pool *next;
     CUmemoryPool real;
     uint32_t ordinal;
-    uint64_t counted; /* on the board */
-    bool destroyed;   /* by the client: it ends when nothing of it is in use */
-    bool shareable;   /* its memory is our allocator's */
-    bool imported;    /* another process's: it has no memory */
+    uint64_t counted;     /* on the board */
+    bool destroyed;       /* by the client: it ends when nothing of it is in use */
+    bool shareable;       /* its memory is our allocator's */
+    bool imported;        /* another process's: it has no memory */
+    uint64_t trim_behind; /* a trim waits for the frees up to this one; 0: none does */
+    size_t trim_keep;
 };
 
 /* NULL: it is a device's own, of which nothing has been allocated, or none. */
@@ -382,9 +384,33 @@ CUresult gpw_cuMemPoolDestroy(struct gpw_session *s, CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
-CUresult gpw_noted_cuMemPoolTrimTo(struct gpw_session *s, CUmemoryPool pool, size_t minBytesToKeep)
+/* CUDA has waited for the frees before: what they give back is trimmed, too. Nobody waits for this
+ * here, so it is done when they are over. */
+CUresult gpw_cuMemPoolTrimTo(struct gpw_session *s, CUmemoryPool pool, size_t minBytesToKeep)
 {
-    (void)pool, (void)minBytesToKeep;
-    gpw_pools_count(s);
-    return CUDA_SUCCESS;
+    struct pool *p = pool_find(s, pool);
+    uint64_t last = gpw_memory_last_free(s);
+    if (p && gpw_memory_frees_under_way(s, last)) {
+        if (!p->trim_behind || minBytesToKeep < p->trim_keep)
+            p->trim_keep = minBytesToKeep;
+        p->trim_behind = last;
+        return CUDA_SUCCESS;
+    }
+    CUresult r = s->driver->cuMemPoolTrimTo(pool, minBytesToKeep);
+    if (r == CUDA_SUCCESS)
+        gpw_pools_count(s);
+    return r;
+}
+
+void gpw_pools_freed(struct gpw_session *s)
+{
+    bool trimmed = false;
+    for (struct pool *p = s->memory->pools; p; p = p->next) {
+        if (!p->trim_behind || gpw_memory_frees_under_way(s, p->trim_behind))
+            continue;
+        p->trim_behind = 0;
+        trimmed |= s->driver->cuMemPoolTrimTo(p->real, p->trim_keep) == CUDA_SUCCESS;
+    }
+    if (trimmed)
+        gpw_pools_count(s);
 }

@@ -8,6 +8,8 @@
 void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal);
 /* Bring the board up to date with what the pools hold. */
 void gpw_pools_count(struct gpw_session *s);
+/* Memory that was freed is given back: what was put off until then is done. */
+void gpw_pools_freed(struct gpw_session *s);
 /* Memory in the stream's order, of a pool or of the device's own (NULL). */
 CUresult gpw_pool_alloc(struct gpw_session *s, CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                         CUstream stream);

@@ -2,6 +2,7 @@
 #include "driver.h"
 
 #include <stdbool.h>
+#include <unistd.h>
 
 enum { COUNT = 256, SIZE = COUNT * (int)sizeof(int), LARGE = 4 << 20 };
 
@@ -279,6 +280,32 @@ static void wrong(void)
     CU(cuGraphDestroy(c.graph));
 }
 
+static void CUDA_CB take_a_while(void *unused)
+{
+    (void)unused;
+    usleep(50000);
+}
+
+/* Whoever asks behind cuMemFree: it was in use for as long as anything was at work. */
+static void free_at_once(void)
+{
+    struct chain c = chain_new(SIZE);
+    CUgraphExec exec;
+    CUstream other;
+    CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CU(cuGraphInstantiate(&exec, c.graph, 0));
+    run(exec);
+    CU(cuLaunchHostFunc(other, take_a_while, NULL));
+    CU(cuMemFree(c.at));
+    CU(cuDeviceGraphMemTrim(driver_device));
+    EXPECT(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0, "it is still in use");
+    EXPECT(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0, "it was not trimmed");
+    CU(cuStreamSynchronize(other));
+    CU(cuStreamDestroy(other));
+    CU(cuGraphExecDestroy(exec));
+    CU(cuGraphDestroy(c.graph));
+}
+
 int main(void)
 {
     CUmodule module;
@@ -289,6 +316,7 @@ int main(void)
     CU(cuMemAlloc(&copied, SIZE));
     within_one();
     kept();
+    free_at_once();
     freed_by_launches();
     freed_by_another();
     captured();
