@@ -84,6 +84,20 @@ static bool nearly_idle(CUstream stream)
     return true;
 }
 
+/* Likewise of all that make the default stream busy. */
+static bool legacy_nearly_idle(CUcontext context)
+{
+    bool some = false;
+    for (CUstream s = context->streams; s; s = s->next) {
+        if (s->flags & CU_STREAM_NON_BLOCKING || sg_stream_idle(s))
+            continue;
+        if (!nearly_idle(s))
+            return false;
+        some = true;
+    }
+    return some;
+}
+
 /* A capturing stream can be neither asked nor waited for. */
 static CUresult not_capturing(CUstream stream)
 {
@@ -100,7 +114,7 @@ CUresult cuStreamQuery(CUstream hStream)
     SG_TRY(sg_stream_get(hStream, &stream));
     SG_TRY(not_capturing(stream));
     stream->refs++; /* another thread may destroy it meanwhile */
-    while (nearly_idle(stream))
+    while (stream->is_legacy ? legacy_nearly_idle(stream->context) : nearly_idle(stream))
         pthread_cond_wait(&sg.progress, &sg.lock);
     bool idle = stream->is_legacy ? legacy_idle(stream->context) : sg_stream_idle(stream);
     sg_stream_unref(stream);

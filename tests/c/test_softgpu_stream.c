@@ -85,13 +85,13 @@ static void events(void)
 }
 
 /* Behind what has been seen to be over there are but events: the stream is idle, when its thread comes
- * to them or not. */
-static void idle_but_for_events(void)
+ * to them or not; and so is `asked` (NULL: that stream), for which it is busy otherwise. */
+static void idle_but_for_events(unsigned flags, CUstream asked)
 {
     CUstream stream;
     CUevent events[3];
     struct gate gate = gate_make(), seen = gate_make();
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&stream, flags));
     for (int i = 0; i < 3; i++)
         OK(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
     for (unsigned round = 1; round <= 200; round++) {
@@ -99,11 +99,11 @@ static void idle_but_for_events(void)
         OK(cuStreamWriteValue32(stream, seen.at, round, 0));
         for (int i = 0; i < 3; i++)
             OK(cuEventRecord(events[i], stream));
-        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+        EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(asked ? asked : stream));
         __atomic_store_n(gate.word, round, __ATOMIC_SEQ_CST);
         while (__atomic_load_n(seen.word, __ATOMIC_SEQ_CST) != round)
             ;
-        OK(cuStreamQuery(stream));
+        OK(cuStreamQuery(asked ? asked : stream));
     }
     for (int i = 0; i < 3; i++)
         OK(cuEventDestroy(events[i]));
@@ -298,7 +298,8 @@ int main(void)
     setenv("GPUPOOL_SOFT_GPUS", "2", 1);
     CUcontext context = softgpu_begin();
     events();
-    idle_but_for_events();
+    idle_but_for_events(CU_STREAM_NON_BLOCKING, NULL);
+    idle_but_for_events(CU_STREAM_DEFAULT, CU_STREAM_LEGACY);
     default_stream();
     between_devices();
     destroyed();
