@@ -96,9 +96,17 @@ static void it_ends_with_its_context_and_its_session(void **state)
 
 /* --- waits that end together ----------------------------------------------------------- */
 
-static void after_message(uint64_t message, unsigned stream, struct answer *to)
+static uint64_t out_of_turn; /* calls that had been put off, and were made by now */
+
+static void at_message(uint64_t message)
 {
     session.at_message = message;
+    session.handled = message + out_of_turn;
+}
+
+static void after_message(uint64_t message, unsigned stream, struct answer *to)
+{
+    at_message(message);
     assert_int_equal(gpw_after_stream(&session, stream_at(stream), answered, to), CUDA_SUCCESS);
 }
 
@@ -143,6 +151,24 @@ static void and_nobody_else(void **state)
     expect_story("b");
 }
 
+/* A launch whose node kernels may update, in no capture, is put off where a stream is blocked. */
+static void what_came_out_of_turn_is_waited_for(void **state)
+{
+    (void)state;
+    struct answer a = {'a', 0, 0}, b = {'b', 0, 0};
+    submit(1);
+    after_message(5, 1, &a);
+    out_of_turn++;
+    submit(1);
+    after_message(6, 1, &b);
+    complete(1);
+    gpw_waits_poll(&session);
+    expect_story("a");
+    complete(1);
+    gpw_waits_poll(&session);
+    expect_story("b");
+}
+
 /* As a transfer blocks its stream: it came behind the wait of the message before. */
 static void what_a_message_has_submitted_is_waited_for(void **state)
 {
@@ -151,7 +177,7 @@ static void what_a_message_has_submitted_is_waited_for(void **state)
     struct gpw_after *after;
     submit(1);
     after_message(5, 1, &a);
-    session.at_message = 6;
+    at_message(6);
     assert_int_equal(gpw_after_prepare(&session, stream_at(1), answered, &b, &after), CUDA_SUCCESS);
     submit(1);
     assert_int_equal(gpw_after_submitted(&session, after, stream_at(1), CUDA_SUCCESS),
@@ -363,6 +389,7 @@ int main(void)
         TEST(it_ends_with_its_context_and_its_session),
         TEST(who_waits_right_behind_a_wait_ends_with_it),
         TEST(and_nobody_else),
+        TEST(what_came_out_of_turn_is_waited_for),
         TEST(what_a_message_has_submitted_is_waited_for),
         TEST(no_more_than_two_end_together),
         TEST(a_failure_is_both_ones),

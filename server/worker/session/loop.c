@@ -95,6 +95,7 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
     uint64_t before = s->at_message;
     s->strict_call = strict;
     s->at_message = h->seq;
+    s->handled++;
     s->over = 0;
     gpw_strict(s, strict && !is_capturable(h));
     if (gpw_streams_blocked(s) || s->nccl)

@@ -165,6 +165,7 @@ struct gpw_session {
     struct gpw_failures failures;
     uint64_t calls;
     uint64_t at_message; /* the number of the one that is dealt with; 0: none is */
+    uint64_t handled;    /* how many were, with that one; some had been put off */
     char program[256];
     uint32_t client_pid;
     uint32_t wire;           /* the protocol that is spoken */
@@ -264,8 +265,9 @@ void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w);
  * `done` not called. If it is complete already, done is called before the return.
  * When the session ends first, done gets CUDA_ERROR_DEINITIALIZED.
  *
- * Where the last wait was of the message before, this one ends with it: whoever has submitted
- * something for the message that is dealt with takes the two steps below. */
+ * Where the last wait was of the message before, and none that had been put off came between, this
+ * one ends with it: whoever has submitted something for the message that is dealt with takes the
+ * two steps below. */
 typedef void gpw_done(struct gpw_session *s, void *arg, CUresult result);
 CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg);
 /* The same in two steps, for work that uses what `done` gives back: all that can be refused

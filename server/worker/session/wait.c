@@ -152,7 +152,7 @@ struct gpw_after {
     uint64_t number;
     uint64_t asked; /* ns: when the driver was asked last whether anything has failed */
     CUstream stream;
-    uint64_t at; /* the message behind which the stream's event was recorded; 0: there is none */
+    uint64_t at; /* behind how many handled messages its event was recorded; 0: it has none */
     struct gpw_after *before,
         *behind; /* the one with whose end this ends; who ends with this one */
     unsigned count, room;
@@ -313,7 +313,7 @@ static CUresult after_record(struct gpw_session *s, struct gpw_after *a, CUstrea
     CUresult r = s->driver->cuEventRecord(a->events[a->count - 1], stream);
     gpw_strict(s, before);
     a->stream = stream;
-    a->at = r == CUDA_SUCCESS && a->room == 1 ? s->at_message : 0;
+    a->at = r == CUDA_SUCCESS && a->room == 1 ? s->handled : 0;
     return r;
 }
 
@@ -425,7 +425,7 @@ static struct gpw_after *same_end(struct gpw_session *s, CUstream stream)
 {
     struct gpw_after *last = (struct gpw_after *)s->waits_last;
     bool same = last && last->wait.ready == after_ready && last->at && last->stream == stream &&
-                last->at + 1 == s->at_message && !last->before && !last->behind &&
+                last->at + 1 == s->handled && !last->before && !last->behind &&
                 last->result == CUDA_SUCCESS;
     return same ? last : NULL;
 }
@@ -437,7 +437,7 @@ CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done
         a->before = last;
         last->behind = a;
         a->stream = stream;
-        a->at = s->at_message;
+        a->at = s->handled;
         gpw_wait_add(s, &a->wait);
         return CUDA_SUCCESS;
     }
