@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,18 @@ class _Watched:
     #: Whether the list is of others alone.
     hidden: bool = False
     outside: OutsideTurns = field(default_factory=OutsideTurns)
+    #: Who is in the log, and for what.
+    named: set[tuple[int, str]] = field(default_factory=set)
+
+    def name(self, pid: int, cause: str) -> bool:
+        """Whether it is new."""
+        known = (pid, cause) in self.named
+        self.named.add((pid, cause))
+        return not known
+
+    def forget_but(self, workers: Collection[int]) -> None:
+        """Their numbers may be others' later."""
+        self.named = {(pid, cause) for pid, cause in self.named if pid in workers}
 
 
 class Watchdog:
@@ -78,8 +91,6 @@ class Watchdog:
         self._reader = reader
         own = reader.own(settings)
         self._watched = [_Watched(gpu, History(settings, own, gpu.index)) for gpu in gpus]
-        #: Who is in the log, and for what.
-        self._named: set[tuple[int, str]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._log = logs.get("watchdog")
 
@@ -129,10 +140,11 @@ class Watchdog:
         before = watched.gpu.snapshot()
         if before is None:
             return
-        if not before.processes:
+        workers = [member.pid for member in before.processes]
+        watched.forget_but(workers)
+        if not workers:
             watched.history.look(_look(watched, before, Usage()))
             return
-        workers = [member.pid for member in before.processes]
         usage, theirs, moments = await asyncio.to_thread(self._read, watched.gpu, workers)
         after = watched.gpu.snapshot()  # what is charged by now is more than what was held
         if after is None:
@@ -147,7 +159,7 @@ class Watchdog:
         self._note(watched, usage.memory_off or hidden, theirs.time_off or hidden)
         watched.looks += 1
         for verdict in watched.history.look(_look(watched, after, theirs)):
-            await self._act(watched.gpu.index, verdict, [*usage.memory, *usage.time_ns])
+            await self._act(watched, verdict, [*usage.memory, *usage.time_ns])
 
     def _read(self, gpu: Gpu, workers: list[int]) -> tuple[Usage, Usage, Moments]:
         """What the driver says, of all and of our workers with what they have started."""
@@ -201,28 +213,26 @@ class Watchdog:
                     reason=off,
                 )
 
-    def _name(self, gpu: int, verdict: Verdict) -> None:
+    def _name(self, watched: _Watched, verdict: Verdict) -> None:
         """In the log, once."""
-        finding = (verdict.pid, verdict.cause)
-        if finding in self._named:
-            return
-        self._named.add(finding)
-        self._log.warning(
-            "a worker takes more of a GPU than it may; it is not ended (watch.mode)",
-            gpu=gpu,
-            worker_pid=verdict.pid,
-            cause=verdict.cause,
-            reason=verdict.reason,
-        )
+        if watched.name(verdict.pid, verdict.cause):
+            self._log.warning(
+                "a worker takes more of a GPU than it may; it is not ended (watch.mode)",
+                gpu=watched.gpu.index,
+                worker_pid=verdict.pid,
+                cause=verdict.cause,
+                reason=verdict.reason,
+            )
 
-    async def _act(self, gpu: int, verdict: Verdict, seen: list[int]) -> None:
+    async def _act(self, watched: _Watched, verdict: Verdict, seen: list[int]) -> None:
         if self._settings.mode == "log":
-            self._name(gpu, verdict)
+            self._name(watched, verdict)
             return
         if not verdict.liar:
             self._supervisor.ask_to_end(verdict.pid, verdict.reason)
             return
         started = await asyncio.to_thread(hold_started, seen, verdict.pid)
+        gpu = watched.gpu.index
         self._supervisor.end_liar(gpu, verdict.pid, verdict.tenant, verdict.cause, verdict.reason)
         kill_held(started)
 

@@ -238,9 +238,14 @@ async def test_it_may_only_say_so(make_office: MakeOffice) -> None:
     watch.reader.usage = Usage({liar: 100 * MIB})
     with capture_logs() as events:
         await watch.look(3 * SOFT.looks)
-    assert process_lives(liar)
+        assert process_lives(liar)
+        del watch.board.members[liar]
+        await watch.look()
+        watch.board.join(liar, "default", 0)  # another one, by the same number
+        await watch.look(3 * SOFT.looks)
     named = [event for event in events if "it is not ended" in event["event"]]
-    assert len(named) == 1 and named[0]["worker_pid"] == liar
+    assert [event["worker_pid"] for event in named] == [liar] * 2
+    assert len(watch.dog._watched[0].named) == 1
 
 
 @pytest.mark.parametrize("steals", [False, True])
