@@ -7,6 +7,9 @@
 #include "handles.h"
 #include "module.h"
 
+/* No more have nearly all kernels. */
+#define FEW_PARAMETERS 64
+
 /* Attributes whose value is plain data; an event in one is an id to look up. A node's name for
  * kernels is the driver's to say, where somebody is told of it. */
 static CUresult attribute_take(struct gpw_session *s, const CUlaunchAttribute *from, bool named,
@@ -103,9 +106,34 @@ static CUresult launch(struct gpw_session *s, const struct asked *a, CUlaunchCon
                                      c->hStream, pointers, NULL);
 }
 
-static CUresult launch_checked(struct gpw_session *s, const struct asked *a, CUlaunchConfig *config)
+static CUresult launch_with(struct gpw_session *s, const struct asked *a, CUlaunchConfig *config,
+                            const struct gpw_parameters *p, void **pointers)
+{
+    for (uint32_t i = 0; i < p->count; i++)
+        pointers[i] = (char *)(uintptr_t)a->parameters + p->at[i].offset;
+    return launch(s, a, config, pointers);
+}
+
+/* Apart, because a function touches each page of its part of the stack: that of the most parameters has
+ * nine, which a launch of few would have in the way of what the driver has just used. */
+static __attribute__((noinline)) CUresult launch_few(struct gpw_session *s, const struct asked *a,
+                                                     CUlaunchConfig *config,
+                                                     const struct gpw_parameters *p)
+{
+    void *pointers[FEW_PARAMETERS];
+    return launch_with(s, a, config, p, pointers);
+}
+
+static __attribute__((noinline)) CUresult launch_many(struct gpw_session *s, const struct asked *a,
+                                                      CUlaunchConfig *config,
+                                                      const struct gpw_parameters *p)
 {
     void *pointers[GP_PARAMETERS_MAX];
+    return launch_with(s, a, config, p, pointers);
+}
+
+static CUresult launch_checked(struct gpw_session *s, const struct asked *a, CUlaunchConfig *config)
+{
     struct gpw_parameters p;
     CUresult r = gpw_parameters_of(s, a->function, &p);
     if (r != CUDA_SUCCESS)
@@ -116,10 +144,8 @@ static CUresult launch_checked(struct gpw_session *s, const struct asked *a, CUl
     }
     if (p.local && !gpw_growth_local_fits(s, p.local))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    for (uint32_t i = 0; i < p.count; i++)
-        pointers[i] = (char *)(uintptr_t)a->parameters + p.at[i].offset;
     gpw_modules_launched(s, p.prints);
-    r = launch(s, a, config, pointers);
+    r = p.count <= FEW_PARAMETERS ? launch_few(s, a, config, &p) : launch_many(s, a, config, &p);
     if (p.local && r == CUDA_SUCCESS)
         gpw_growth_local_taken(s, p.local);
     return r;
