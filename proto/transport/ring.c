@@ -121,11 +121,18 @@ int gp_ring_peek(struct gp_ring_reader *r, const void **message, size_t *size)
     return 0;
 }
 
-void gp_ring_consume(struct gp_ring_reader *r)
+bool gp_ring_consume(struct gp_ring_reader *r)
 {
+    uint64_t half = r->capacity / 2, before = r->tail_seen - r->head;
     r->head = r->next_head;
-    /* Release part: pairs with the acquire of head in writer_look. Sequentially
-     * consistent because the caller looks at writer_sleeps next, as in
-     * gp_ring_publish. */
-    atomic_store_explicit(&r->shared->head, r->head, memory_order_seq_cst);
+    uint64_t left = r->tail_seen - r->head;
+    bool looks = left == 0 || (left <= half && before > half);
+    /* Release: pairs with the acquire of head in writer_look. Sequentially consistent
+     * where the caller looks at writer_sleeps next, as in gp_ring_publish; that waits
+     * until all that was written before is there, which may be what the GPU was told. */
+    if (looks)
+        atomic_store_explicit(&r->shared->head, r->head, memory_order_seq_cst);
+    else
+        atomic_store_explicit(&r->shared->head, r->head, memory_order_release);
+    return looks;
 }

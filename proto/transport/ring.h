@@ -15,6 +15,7 @@
 #define GP_RING_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -76,6 +77,9 @@ void gp_ring_publish(struct gp_ring_writer *w);
 /* The next message, in place. -EAGAIN when the ring is empty, -EPROTO when it
  * holds what no writer of ours writes. The same message until gp_ring_consume. */
 int gp_ring_peek(struct gp_ring_reader *r, const void **message, size_t *size);
-void gp_ring_consume(struct gp_ring_reader *r);
+/* True: the caller is to look at writer_sleeps. A writer that waits for room is woken once it has
+ * plenty, for waking it for each message would have both sides sleep and wake in turn, and when the
+ * reader has read what it knew of: however much that was, it goes on then. */
+bool gp_ring_consume(struct gp_ring_reader *r);
 
 #endif

@@ -336,13 +336,8 @@ static void shm_release(struct gp_channel *ch)
 {
     if (ch->generation != gp_fork_generation())
         return;
-    struct gp_ring_reader *r = &ch->reader;
-    gp_ring_consume(r);
-    /* A writer that waits for room is woken once it has plenty: waking it for
-     * each message would have both sides sleep and wake in turn. It looks by
-     * itself when its slice is over. */
-    if (r->tail_seen - r->head <= r->capacity / 2)
-        sleeper_wake(&r->shared->writer_sleeps);
+    if (gp_ring_consume(&ch->reader))
+        sleeper_wake(&ch->reader.shared->writer_sleeps);
 }
 
 /* --- life ---------------------------------------------------------------- */

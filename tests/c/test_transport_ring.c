@@ -96,6 +96,30 @@ static void test_full_and_free_again(void **state)
     assert_int_equal(peek(ring), -EAGAIN);
 }
 
+/* Whether the reader looks for a writer that sleeps, once the next message is read. */
+static bool looks(struct ring *ring)
+{
+    assert_int_equal(peek(ring), 0);
+    return gp_ring_consume(&ring->r);
+}
+
+/* Not at each message; but a writer that sleeps is found, whatever the reader knew of. */
+static void test_looks_for_a_writer_that_sleeps(void **state)
+{
+    struct ring *ring = *state;
+    const int most = CAPACITY / 64, known = 3;
+    for (int n = 0; n < known; n++)
+        assert_int_equal(put(ring, 56, n), 0);
+    assert_false(looks(ring));
+    while (put(ring, 56, 0) == 0) /* it sleeps */
+        ;
+    assert_false(looks(ring));
+    assert_true(looks(ring)); /* it knew of no more, and has not seen how full it is */
+    for (int left = most - known; left >= 0; left--) /* one was put when one had been read */
+        assert_int_equal(looks(ring), left == most / 2 || left == 0);
+    assert_int_equal(peek(ring), -EAGAIN);
+}
+
 static void test_lying_reader(void **state)
 {
     struct ring *ring = *state;
@@ -157,8 +181,11 @@ int main(void)
 {
 #define RING_TEST(f) cmocka_unit_test_setup_teardown(f, ring_setup, ring_teardown)
     const struct CMUnitTest tests[] = {
-        RING_TEST(test_wraps_in_order), RING_TEST(test_full_and_free_again),
-        RING_TEST(test_lying_reader),   RING_TEST(test_lying_tail),
+        RING_TEST(test_wraps_in_order),
+        RING_TEST(test_full_and_free_again),
+        RING_TEST(test_looks_for_a_writer_that_sleeps),
+        RING_TEST(test_lying_reader),
+        RING_TEST(test_lying_tail),
         RING_TEST(test_bad_entries),
     };
     return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
