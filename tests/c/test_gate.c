@@ -95,6 +95,99 @@ static void marks_follow_the_length_of_the_work(void **state)
     assert_int_equal(submissions_to_the_next_mark(), 1);
 }
 
+/* Until no more is let in: marks under way then. */
+static unsigned marks_ahead(void)
+{
+    while (submit())
+        ;
+    return world.records - world.passed;
+}
+
+/* So much later a look sees the oldest pass, and as many behind it. */
+static void pass_after(uint64_t ns, unsigned marks)
+{
+    gpw_gate_poll(&session); /* who waits for room looks often */
+    world.now += ns;
+    gpw_gate_poll(&session);
+    world.now += MS / 20;
+    world.passed += marks;
+    gpw_gate_poll(&session);
+}
+
+static void be_brief(void)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        marks_ahead();
+        pass_after(0, 1);
+    }
+    assert_int_equal(marks_ahead(), 16);
+}
+
+/* Between its slices others of the tenant have the GPU; in each of them a process is to do all it can. */
+static void much_brief_work_is_ahead_of_a_slice(void **state)
+{
+    (void)state;
+    assert_int_equal(marks_ahead(), 4);
+    pass_after(8 * MS, 1); /* its slice has begun */
+    assert_int_equal(marks_ahead(), 4);
+    pass_after(0, 1);
+    assert_int_equal(marks_ahead(), 16);
+    for (unsigned i = 0; i < 3; i++) {
+        pass_after(8 * MS, 1);
+        pass_after(0, 2);
+        assert_int_equal(marks_ahead(), 16);
+    }
+    world.contended = true;
+    world.passed = world.records - 3;
+    gpw_gate_poll(&session);
+    assert_int_equal(marks_ahead(), 3); /* others are waiting */
+    world.passed++;
+    gpw_gate_poll(&session);
+    assert_int_equal(marks_ahead(), 2);
+}
+
+/* Who comes must not wait for more than that. */
+static void little_long_work_is_ahead(void **state)
+{
+    (void)state;
+    be_brief();
+    pass_after(MS, 1);
+    assert_int_equal(marks_ahead(), 16); /* this may have been somebody else's slice */
+    for (unsigned under_way = 15; under_way >= 4; under_way--) {
+        pass_after(MS, 1);
+        assert_int_equal(marks_ahead(), under_way);
+    }
+    pass_after(MS, 1);
+    assert_int_equal(marks_ahead(), 4);
+}
+
+/* Two that pass behind one another, and the first may have passed for long. */
+static void what_is_seen_late_is_not_brief(void **state)
+{
+    (void)state;
+    marks_ahead();
+    for (unsigned i = 0; i < 2; i++) {
+        world.now += i == 0 ? MS : MS / 20;
+        world.passed++;
+        gpw_gate_poll(&session);
+        assert_int_equal(marks_ahead(), 4);
+    }
+}
+
+/* Nobody looks often at what need not wait for room: that a batch was over says nothing of its work. */
+static void what_is_seen_late_is_not_long(void **state)
+{
+    (void)state;
+    be_brief();
+    for (unsigned i = 0; i < 5; i++) {
+        pass_after(8 * MS, world.records - world.passed);
+        assert_false(gpw_gate_busy(&session));
+        for (unsigned n = 0; n < 192; n++) /* the last is marked */
+            assert_true(submit());
+    }
+    assert_int_equal(marks_ahead(), 16);
+}
+
 /* A kernel of a collective waits for another rank's, whose tenant may wait for this GPU. */
 static void a_turn_does_not_wait_for_a_collective(void **state)
 {
@@ -308,6 +401,10 @@ int main(void)
         TEST(little_is_submitted_ahead_while_others_wait),
         TEST(little_is_submitted_behind_a_collective),
         TEST(marks_follow_the_length_of_the_work),
+        TEST(much_brief_work_is_ahead_of_a_slice),
+        TEST(little_long_work_is_ahead),
+        TEST(what_is_seen_late_is_not_brief),
+        TEST(what_is_seen_late_is_not_long),
         TEST(a_turn_does_not_wait_for_a_collective),
         TEST(a_turn_waits_for_what_is_launched_later),
         TEST(what_never_comes_to_its_stream_is_not_waited_for),

@@ -223,7 +223,7 @@ static bool is_full(struct gpw_session *s, struct gate *g)
     }
     /* behind long work the GPU may wait for the next a little: that is less than a turn
      * that cannot end */
-    unsigned ahead = !gp_seat_contended(g->seat) ? GPW_MARKS_MOST
+    unsigned ahead = !gp_seat_contended(g->seat) ? gpw_marks_room(&g->marks)
                      : g->marks.took > LONG_NS   ? 1
                                                  : AHEAD;
     if (g->marks.count < ahead)

@@ -8,6 +8,8 @@
 #define MARK_NS 4000000u
 #define MARK_CONTENDED_NS 1000000u
 #define EVERY_MOST 32u
+/* Behind brief work as much as this may be ahead of who comes. */
+#define BRIEF_NS 4000000u
 
 bool gpw_mark_may(struct gpw_session *s, CUstream stream)
 {
@@ -81,9 +83,9 @@ void gpw_marks_submitted(struct gpw_session *s, struct gpw_marks *m)
 }
 
 /* How much work lay before the mark decides how far apart the next ones are. */
-static void adapt(struct gpw_marks *m, const struct gpw_mark *mark, bool contended)
+static void adapt(struct gpw_marks *m, const struct gpw_mark *mark, bool contended, uint64_t now)
 {
-    uint64_t now = gp_now_ns(), aim = contended ? MARK_CONTENDED_NS : MARK_NS;
+    uint64_t aim = contended ? MARK_CONTENDED_NS : MARK_NS;
     m->took = now - (mark->placed > m->passed ? mark->placed : m->passed);
     if (m->took < aim / 2 && m->every < EVERY_MOST)
         m->every *= 2;
@@ -92,24 +94,62 @@ static void adapt(struct gpw_marks *m, const struct gpw_mark *mark, bool contend
     m->passed = now;
 }
 
+unsigned gpw_marks_room(const struct gpw_marks *m)
+{
+    return m->brief ? GPW_MARKS_MOST : GPW_MARKS_FEW;
+}
+
+/*
+ * Other processes of the tenant have the GPU by turns with this one, in the hardware's slices. What is
+ * not ahead when its slice comes waits for the next one, so much of brief work is to be ahead. How brief
+ * it is shows within a slice, where marks pass soon behind one another: the work of the latter began when
+ * the former had not passed yet, or later. In front of a slice's first, others may have been on the GPU,
+ * so one that takes long says nothing, but two in a row are long. And only who waits for room looks so
+ * often that it can see either. `since`: when the oldest may have begun.
+ */
+static void learn(struct gpw_marks *m, unsigned passing, uint64_t since, uint64_t now)
+{
+    const uint64_t most = BRIEF_NS / GPW_MARKS_MOST;
+    if (now - m->unpassed <= passing * most) {
+        m->brief = true;
+        m->slow = false;
+    } else if (m->looked > since + most) {
+        m->brief &= !m->slow;
+        m->slow = true;
+    }
+}
+
 static void oldest_end(struct gpw_marks *m)
 {
     m->first = (m->first + 1) % GPW_MARKS_MOST;
     m->count--;
 }
 
+static bool has_passed(struct gpw_session *s, struct gpw_mark *mark)
+{
+    while (mark->count &&
+           s->driver->cuEventQuery(mark->events[mark->count - 1]) != CUDA_ERROR_NOT_READY)
+        gpw_event_give(s, mark->context, mark->events[--mark->count]);
+    return mark->count == 0;
+}
+
 void gpw_marks_check(struct gpw_session *s, struct gpw_marks *m, bool contended)
 {
-    while (m->count) {
-        struct gpw_mark *mark = &m->at[m->first];
-        while (mark->count &&
-               s->driver->cuEventQuery(mark->events[mark->count - 1]) != CUDA_ERROR_NOT_READY)
-            gpw_event_give(s, mark->context, mark->events[--mark->count]);
-        if (mark->count)
-            return;
-        adapt(m, mark, contended);
+    unsigned count = m->count;
+    if (count == 0)
+        return;
+    uint64_t now = gp_now_ns(), placed = m->at[m->first].placed;
+    uint64_t since = placed > m->passed ? placed : m->passed;
+    while (m->count && has_passed(s, &m->at[m->first])) {
+        adapt(m, &m->at[m->first], contended, now);
         oldest_end(m);
     }
+    unsigned passing = count - m->count;
+    if (passing && count >= gpw_marks_room(m))
+        learn(m, passing, since, now);
+    if (passing)
+        m->unpassed = m->looked;
+    m->looked = now;
 }
 
 bool gpw_marks_drained(const struct gpw_marks *m)

@@ -9,8 +9,9 @@
 
 /* Streams between two marks; with more of them a mark says less than it could. */
 #define GPW_MARK_STREAMS 8
-/* Marks under way. */
-#define GPW_MARKS_MOST 4
+/* Marks under way: at most, and of work that is not known to be brief. */
+#define GPW_MARKS_MOST 16
+#define GPW_MARKS_FEW 4
 
 struct gpw_mark {
     CUcontext context;
@@ -27,10 +28,14 @@ struct gpw_marks {
     unsigned launching;    /* submissions that are not on their streams yet */
     struct gpw_mark at[GPW_MARKS_MOST];
     unsigned first, count;
-    uint64_t passed; /* ns: when the last mark had passed */
-    unsigned every;  /* submissions to a mark; at least 1 */
-    uint64_t took;   /* ns: by the work before the last mark */
-    bool lost;       /* the end of something that was submitted will not be seen */
+    uint64_t passed;   /* ns: when the last mark had passed */
+    unsigned every;    /* submissions to a mark; at least 1 */
+    uint64_t took;     /* ns: by the work before the last mark */
+    uint64_t looked;   /* ns: when they were looked at last */
+    uint64_t unpassed; /* ns: the last look at which the one that passed last had not */
+    bool brief;        /* GPW_MARKS_MOST of them are over soon */
+    bool slow;         /* it did not look like that when one passed last */
+    bool lost;         /* the end of something that was submitted will not be seen */
 };
 
 /* Whether an event may be recorded there: a stream that is being captured has no work, and the
@@ -47,6 +52,8 @@ void gpw_marks_place(struct gpw_session *s, struct gpw_marks *m);
 void gpw_marks_close(struct gpw_session *s, struct gpw_marks *m);
 /* Forget those that have passed. `contended`: others wait for this GPU. */
 void gpw_marks_check(struct gpw_session *s, struct gpw_marks *m, bool contended);
+/* How many may be under way while nobody else waits for this GPU. */
+unsigned gpw_marks_room(const struct gpw_marks *m);
 /* Everything that was submitted is over. */
 bool gpw_marks_drained(const struct gpw_marks *m);
 /* Forget the oldest, whether it has passed or not; all that was submitted. */
