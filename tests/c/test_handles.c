@@ -118,6 +118,8 @@ static void nothing_comes_to_life_with_an_id(void **state)
     uint64_t stream = made(GP_HANDLE_STREAM, 1, REAL(2), 0, true);
     uint64_t module = made(GP_HANDLE_MODULE, 1, REAL(3), 0, false);
     uint64_t function = made(GP_HANDLE_FUNCTION, 1, REAL(4), module, false);
+    assert_int_equal(asked(GP_HANDLE_STREAM, stream), CUDA_SUCCESS);
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, function), CUDA_SUCCESS);
     destroyed(GP_HANDLE_CONTEXT, context);
     destroyed(GP_HANDLE_MODULE, module);
     assert_int_equal(made(GP_HANDLE_CONTEXT, 1, REAL(1), 0, false), context);
@@ -224,6 +226,35 @@ static void a_child_graph_goes_with_the_node_that_it_was_bound_to(void **state)
 }
 
 /* A client that asks for the graph of a capture names it anew each time, and keeps one name. */
+/* What was found is remembered, until its place in the table has another object, or none. */
+static void what_was_found_is_found_no_longer_than_it_lives(void **state)
+{
+    (void)state;
+    uint64_t id = made(GP_HANDLE_STREAM, 1, REAL(1), 0, false), real = 0;
+    uint64_t other = made(GP_HANDLE_STREAM, 17, REAL(2), 0,
+                          false); /* remembered where the first is */
+    uint64_t next = gp_handle_make(GP_HANDLE_STREAM, 1, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(gpw_handle_get(&session, GP_HANDLE_STREAM, id, false, &real),
+                         CUDA_SUCCESS);
+        assert_int_equal(real, REAL(1));
+        assert_int_equal(gpw_handle_get(&session, GP_HANDLE_STREAM, other, false, &real),
+                         CUDA_SUCCESS);
+        assert_int_equal(real, REAL(2));
+    }
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, other), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(asked(GP_HANDLE_STREAM, id), CUDA_SUCCESS);
+    gpw_handle_put(&session, GP_HANDLE_STREAM, next, REAL(3), CUDA_SUCCESS);
+    assert_int_equal(asked(GP_HANDLE_STREAM, id), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(gpw_handle_get(&session, GP_HANDLE_STREAM, next, false, &real), CUDA_SUCCESS);
+    assert_int_equal(real, REAL(3));
+    gpw_handle_put(&session, GP_HANDLE_STREAM, next, REAL(4), CUDA_SUCCESS);
+    assert_int_equal(gpw_handle_get(&session, GP_HANDLE_STREAM, next, false, &real), CUDA_SUCCESS);
+    assert_int_equal(real, REAL(4));
+    destroyed(GP_HANDLE_STREAM, next);
+    assert_int_equal(asked(GP_HANDLE_STREAM, next), CUDA_ERROR_INVALID_HANDLE);
+}
+
 static void an_object_lives_by_any_of_its_ids(void **state)
 {
     (void)state;
@@ -284,6 +315,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_graph_is_lent_while_it_is_captured, begin, end),
         cmocka_unit_test_setup_teardown(a_child_graph_goes_with_the_node_that_it_was_bound_to,
                                         begin, end),
+        cmocka_unit_test_setup_teardown(what_was_found_is_found_no_longer_than_it_lives, begin,
+                                        end),
         cmocka_unit_test_setup_teardown(an_object_lives_by_any_of_its_ids, begin, end),
         cmocka_unit_test_setup_teardown(what_the_driver_still_has_is_charged, begin, end),
         cmocka_unit_test_setup_teardown(what_has_gone_is_charged_no_more, begin, end),

@@ -9,7 +9,10 @@
 
 struct gpw_handles *gpw_handles_new(void)
 {
-    return calloc(1, sizeof(struct gpw_handles));
+    struct gpw_handles *handles = calloc(1, sizeof *handles);
+    if (handles)
+        handles->changes = 1;
+    return handles;
 }
 
 void gpw_handles_free(struct gpw_handles *handles)
@@ -51,6 +54,7 @@ void gpw_slot_free(struct gpw_session *s, struct slot *slot)
 {
     object_gone(s, slot);
     slot->state = SLOT_FREE;
+    s->handles->changes++;
 }
 
 /* The slot of an id, growing the table if `grow`; NULL when the id cannot be. */
@@ -160,12 +164,14 @@ static uint64_t birth_of(struct gpw_session *s, uint64_t id)
 
 void gpw_slot_bind_parent(struct gpw_session *s, struct slot *slot, uint64_t parent)
 {
+    s->handles->changes++;
     slot->parent = parent;
     slot->parent_birth = parent ? birth_of(s, parent) : 0;
 }
 
 static void bind_context(struct gpw_session *s, struct slot *slot, uint64_t context)
 {
+    s->handles->changes++;
     slot->context = context;
     slot->context_birth = context ? birth_of(s, context) : 0;
 }
@@ -277,6 +283,7 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
         object_made(s, kind, slot);
     slot->state = result != CUDA_SUCCESS ? SLOT_FAILED : real ? SLOT_LIVE : SLOT_FREE;
     slot->result = (uint16_t)result;
+    s->handles->changes++;
 }
 
 /* --- look-up ------------------------------------------------------------------------ */
@@ -317,11 +324,29 @@ static CUresult look_up(struct gpw_session *s, enum gp_handle_kind kind, uint64_
     return CUDA_SUCCESS;
 }
 
+/* Where it is kept what was found; NULL: nowhere. Streams and functions belong to contexts, modules and
+ * libraries only, which change by calls of the client: a graph that is captured the driver may give up. */
+static struct found *found_at(struct gpw_handles *t, enum gp_handle_kind kind, uint64_t id)
+{
+    struct found *all = kind == GP_HANDLE_STREAM     ? t->streams
+                        : kind == GP_HANDLE_FUNCTION ? t->functions
+                                                     : NULL;
+    return all ? &all[gp_handle_index(id) % FOUND_KEPT] : NULL;
+}
+
 CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, bool nullable,
                         uint64_t *real)
 {
     struct slot *slot;
-    return look_up(s, kind, id, nullable, real, &slot);
+    struct found *found = found_at(s->handles, kind, id);
+    if (found && found->id == id && found->changes == s->handles->changes) {
+        *real = found->real;
+        return CUDA_SUCCESS;
+    }
+    CUresult r = look_up(s, kind, id, nullable, real, &slot);
+    if (found && slot)
+        *found = (struct found){id, slot->real, s->handles->changes};
+    return r;
 }
 
 CUresult gpw_handle_get_kernel(struct gpw_session *s, uint64_t id, bool nullable, uint64_t *real)

@@ -27,7 +27,16 @@ struct named {
     uint32_t generation;
 };
 
+/* What a look-up found last: most are of the stream and the few functions that a program uses all the
+ * time. Good until any object comes or goes. */
+struct found {
+    uint64_t id, real, changes;
+};
+#define FOUND_KEPT 16
+
 struct gpw_handles {
+    uint64_t changes;                                        /* of slots; at least 1 */
+    struct found streams[FOUND_KEPT], functions[FOUND_KEPT]; /* by an id's index */
     struct slot *slots[GP_HANDLE_KINDS];
     uint32_t rooms[GP_HANDLE_KINDS];
     struct named *named;
