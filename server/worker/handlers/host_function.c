@@ -77,6 +77,9 @@ bool gpw_host_functions_pending(struct gpw_session *s)
 {
     struct gpw_host_functions *all = s->host_functions;
     bool pending = all->running[0] || all->running[1];
+    /* only this thread adds to the list and takes from it, and it asks behind each message */
+    if (!all->list)
+        return pending;
     pthread_mutex_lock(&all->lock);
     for (struct host_function *f = all->list; f && !pending; f = f->next)
         pending = holds_up(f);
