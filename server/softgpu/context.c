@@ -1,5 +1,5 @@
 /* The functions of contexts: made and ended, the current one, primary ones, limits. */
-#include "softgpu.h"
+#include "pool.h"
 
 static bool flags_valid(unsigned flags)
 {
@@ -288,7 +288,9 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
     CUcontext context;
     SG_TRY(sg_context_exact(ctx, &context));
     SG_TRY(sg_capture_unsafe());
-    return sg_context_wait(context);
+    CUresult result = sg_context_wait(context);
+    sg_waited++;
+    return result;
 }
 
 /* What is said of a context's work as a whole says nothing of captures: it ends them. */

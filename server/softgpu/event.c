@@ -1,4 +1,5 @@
 /* Events: a mark in a stream's order and the time when it passed. */
+#include "pool.h"
 #include "shared_event.h"
 
 #include <time.h>
@@ -203,6 +204,7 @@ CUresult cuEventSynchronize(CUevent hEvent)
     while (!sg_mark_done(&mark))
         pthread_cond_wait(&sg.progress, &sg.lock);
     sg_mark_clear(&mark);
+    sg_waited++;
     return sg.fault;
 }
 

@@ -1,6 +1,7 @@
 /* Operations: made by entry points, run by streams and by graphs. */
 #include "activity.h"
 #include "array.h"
+#include "pool.h"
 #include "span.h"
 
 #include <time.h>
@@ -177,7 +178,7 @@ static CUresult run_locked(const struct sg_op *op)
     if (op->kind == SG_OP_RECORD && op->event.event->shared)
         sg_shared_event_pass(op->event.event->shared, op->event.shared);
     if (op->kind == SG_OP_FREE)
-        sg_memory_give(op->address);
+        sg_pool_free_in_order(op->address);
     return CUDA_SUCCESS;
 }
 

@@ -28,6 +28,35 @@ void sg_pool_unref(CUmemoryPool pool)
         free(pool);
 }
 
+uint64_t sg_waited;
+
+static uint64_t unseen(CUmemoryPool pool)
+{
+    if (pool->unseen_since != sg_waited)
+        pool->unseen = 0;
+    pool->unseen_since = sg_waited;
+    return pool->unseen;
+}
+
+static uint64_t reserved(CUmemoryPool pool)
+{
+    return pool->used + unseen(pool);
+}
+
+void sg_pool_free_in_order(uint64_t address)
+{
+    struct sg_extent extent;
+    CUmemoryPool pool = sg_address_find(address, &extent) ? extent.pool : NULL;
+    uint64_t used = pool ? pool->used : 0;
+    if (pool)
+        pool->refs++;
+    sg_memory_give(address);
+    if (pool) {
+        pool->unseen = unseen(pool) + used - pool->used;
+        sg_pool_unref(pool);
+    }
+}
+
 #define POOL_CHECK(pool)                                                                           \
     SG_LOCKED;                                                                                     \
     SG_READY();                                                                                    \
@@ -72,7 +101,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
-    (void)minBytesToKeep; /* nothing is kept beyond what is in use */
+    (void)minBytesToKeep; /* nothing is kept beyond what is in use, or may be */
     POOL_CHECK(pool);
     return CUDA_SUCCESS;
 }
@@ -95,8 +124,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         if (*(const cuuint64_t *)value != 0)
             return CUDA_ERROR_INVALID_VALUE;
-        *(attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high
-                                                : &pool->reserved_high) = pool->used;
+        if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+            pool->used_high = pool->used;
+        else
+            pool->reserved_high = reserved(pool);
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;
@@ -118,6 +149,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
         *(cuuint64_t *)value = pool->release_threshold;
         return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        *(cuuint64_t *)value = reserved(pool);
+        return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
         *(cuuint64_t *)value = pool->used;
         return CUDA_SUCCESS;
@@ -285,8 +318,10 @@ static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream 
         return result;
     }
     pool->used += rounded;
+    pool->unseen -= unseen(pool) < rounded ? pool->unseen : rounded;
     pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
-    pool->reserved_high = pool->used > pool->reserved_high ? pool->used : pool->reserved_high;
+    if (reserved(pool) > pool->reserved_high)
+        pool->reserved_high = reserved(pool);
     *out = address;
     return CUDA_SUCCESS;
 }

@@ -10,6 +10,9 @@ struct CUmemPoolHandle_st {
     int refs; /* the handle, and each live allocation */
     CUmemPoolProps props;
     uint64_t release_threshold, used, used_high, reserved_high;
+    /* Freed in stream order, and no wait of the application's has come by since sg_waited was so: it
+     * can be allocated again, and is given back by nothing else. */
+    uint64_t unseen, unseen_since;
     int reuse_flags[4];
     uint32_t access; /* bit per peer device with read-write access */
     /* What other processes know it by: the process that has it, and a number there; 0: none
@@ -19,6 +22,10 @@ struct CUmemPoolHandle_st {
     bool imported;
 };
 CUmemoryPool sg_pool_create(struct sg_device *device, bool is_default);
+/* How often the application has waited for something; under the lock. */
+extern uint64_t sg_waited;
 void sg_pool_unref(CUmemoryPool pool);
+/* Give memory back in a stream's order. */
+void sg_pool_free_in_order(uint64_t address);
 
 #endif

@@ -1,4 +1,5 @@
 /* The entry points of streams; queue.c has the machinery. */
+#include "pool.h"
 #include "shared_event.h"
 
 #define PRIORITY_GREATEST (-5)
@@ -127,9 +128,11 @@ CUresult cuStreamSynchronize(CUstream hStream)
     CUstream stream;
     SG_TRY(sg_stream_get(hStream, &stream));
     SG_TRY(not_capturing(stream));
-    if (stream->is_legacy && !legacy_idle(stream->context))
-        return sg_stream_submit_wait(stream, sg_op_new(SG_OP_EMPTY, stream->context));
-    return sg_stream_wait(stream);
+    CUresult result = stream->is_legacy && !legacy_idle(stream->context)
+                          ? sg_stream_submit_wait(stream, sg_op_new(SG_OP_EMPTY, stream->context))
+                          : sg_stream_wait(stream);
+    sg_waited++;
+    return result;
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
