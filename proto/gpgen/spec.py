@@ -85,8 +85,8 @@ blocks      false: it is waited for, but the driver answers whatever the GPU doe
 slow        the driver loads or compiles in it, which keeps the worker for long
 grows       the driver may take, or give back, memory that nobody asked for
 quiet       it puts nothing on the GPU: what was idle before it is idle behind it
-tidies      the worker may use, or give back, memory of the device that is free; what says what
-            it takes does
+tidies      the worker may use, or give back, memory of the device that is free, or say how much
+            that is; what says what it takes does
 stalls      what is on the GPU may wait, from then on, for what the program does next
 staged      the worker needs a piece of its staging memory for it
 capture     what it does to its stream's capture: "begins", "joins" or "ends" it, "asks"

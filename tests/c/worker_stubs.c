@@ -1,5 +1,6 @@
 /* What parts of the worker say and end, for tests that have no session around them. */
 #include "capture_watch.h"
+#include "freed.h"
 #include "graph_budget.h"
 #include "nccl.h"
 #include "shareable.h"
@@ -47,4 +48,10 @@ __attribute__((weak)) bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordi
 {
     (void)s, (void)ordinal, (void)over;
     return false;
+}
+
+__attribute__((weak)) void gpw_freed_written(struct gpw_session *s, CUstream stream, bool context,
+                                             const uint64_t *word, uint64_t number)
+{
+    (void)s, (void)stream, (void)context, (void)word, (void)number;
 }

@@ -6,6 +6,7 @@
  * has none, and nothing else.
  */
 #include "answer.h"
+#include "freed.h"
 #include "gpw_handlers.h"
 #include "graph.h"
 #include "loop.h"
@@ -41,12 +42,14 @@ static bool may_write(struct gpw_session *s, CUstream stream)
 
 /* The answer comes when the stream's work is over, which the GPU says where it may and can. */
 static CUresult end(struct gpw_session *s, struct gpw_answer_wait *answer, CUstream stream,
-                    bool may, uint32_t place, uint64_t number)
+                    bool context, bool may, uint32_t place, uint64_t number)
 {
     struct gpw_gpu_page *page = &s->memory->completions;
     const uint64_t offset = place * GP_COMPLETION_WORD_STEP;
-    if (may && gpw_gpu_page_write(s, page, stream, offset, number))
+    if (may && gpw_gpu_page_write(s, page, stream, offset, number)) {
+        gpw_freed_written(s, stream, context, word_at(page, offset), number);
         return gpw_answer_written(s, answer, word_at(page, offset), number);
+    }
     return gpw_answer_submitted(s, answer, stream, CUDA_SUCCESS);
 }
 
@@ -70,19 +73,22 @@ CUresult gpw_complete(struct gpw_session *s, struct gpw_answer_wait *answer, CUd
 {
     bool may = may_write(s, stream);
     CUresult r = submit(s, src, stream, bytes, place, may);
-    return r == CUDA_SUCCESS ? end(s, answer, stream, may, place, number)
+    return r == CUDA_SUCCESS ? end(s, answer, stream, false, may, place, number)
                              : gpw_answer_submitted(s, answer, stream, r);
 }
 
 /* --- signals ------------------------------------------------------------------------------- */
 
 /* The number, as the last thing that is waited for. */
-static void signal_write(struct gpw_session *s, CUstream stream, uint32_t place, uint64_t number)
+static void signal_write(struct gpw_session *s, CUstream stream, bool context, uint32_t place,
+                         uint64_t number)
 {
     struct gpw_gpu_page *page = &s->memory->completions;
     const uint64_t offset = place * GP_COMPLETION_WORD_STEP;
-    if (gpw_gpu_page_write(s, page, stream, offset, number))
-        s->signal = (struct gpw_signal){word_at(page, offset), number};
+    if (!gpw_gpu_page_write(s, page, stream, offset, number))
+        return;
+    s->signal = (struct gpw_signal){word_at(page, offset), number};
+    gpw_freed_written(s, stream, context, s->signal.word, number);
 }
 
 CUresult gpw_signal(struct gpw_session *s, CUdeviceptr src, CUstream stream, uint32_t bytes,
@@ -96,7 +102,7 @@ CUresult gpw_signal(struct gpw_session *s, CUdeviceptr src, CUstream stream, uin
     if (bytes == 0 || (gpw_memory_is_device(s, src, bytes) && gpw_gpu_page_here(s, page) &&
                        s->driver->cuMemcpyDtoHAsync_v2(bytes_at(page, place), src, bytes, stream) ==
                            CUDA_SUCCESS))
-        signal_write(s, stream, place, number);
+        signal_write(s, stream, false, place, number);
     return CUDA_SUCCESS;
 }
 
@@ -112,7 +118,7 @@ CUresult gpw_gp_context_signal(struct gpw_session *s, uint32_t place, uint64_t n
     if (!place_is_right(s, place))
         return CUDA_ERROR_INVALID_VALUE;
     if (context_tells(s, &stream))
-        signal_write(s, stream, place, number);
+        signal_write(s, stream, true, place, number);
     return CUDA_SUCCESS;
 }
 
@@ -129,5 +135,5 @@ CUresult gpw_gp_context_complete(struct gpw_session *s, struct gpw_token token, 
     if (!context_tells(s, &stream))
         return gpw_answer_after_context(s, token, NULL, send);
     CUresult r = gpw_answer_prepare_unasked(s, token, send, &answer);
-    return r == CUDA_SUCCESS ? end(s, answer, stream, true, place, number) : r;
+    return r == CUDA_SUCCESS ? end(s, answer, stream, true, true, place, number) : r;
 }

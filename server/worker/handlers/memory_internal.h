@@ -37,11 +37,20 @@ struct gpw_gpu_page {
     CUdeviceptr address;
 };
 
+/* What the driver frees in stream order and has not been told to be free (freed.c). */
+#define GPW_FREED_STREAMS 8
+struct gpw_freed {
+    CUstream streams[GPW_FREED_STREAMS]; /* with frees behind which nothing was written yet */
+    unsigned count, sighted;
+    struct gpw_sight *sights;
+};
+
 struct gpw_memory {
     struct gpw_window windows[GP_DEVICES_MAX];
     struct pending_free *frees; /* under way; memory.c */
     uint64_t last_free;
     unsigned ordered_frees; /* in streams' order: of our allocator's memory, and of arrays' */
+    struct gpw_freed freed;
     struct gpw_pinned *pinned;
     struct gp_share arena;
     bool arena_open, arena_registered;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "allocator.h"
+#include "freed.h"
 #include "gpw_handlers.h"
 #include "growth.h"
 #include "memory_internal.h"
@@ -259,7 +260,10 @@ CUresult gpw_cuMemFreeAsync(struct gpw_session *s, CUdeviceptr dptr, CUstream hS
         }
         return r;
     }
-    return s->driver->cuMemFreeAsync(dptr, hStream);
+    CUresult r = s->driver->cuMemFreeAsync(dptr, hStream);
+    if (r == CUDA_SUCCESS)
+        gpw_freed_note(s, hStream);
+    return r;
 }
 
 CUresult gpw_cuMemPoolGetAttribute(struct gpw_session *s, CUmemoryPool pool,

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "freed.h"
 #include "graph.h"
 #include "gpw_handlers.h"
 #include "later.h"
@@ -84,7 +85,11 @@ CUresult gpw_event_record(struct gpw_session *s, CUevent event, CUstream stream,
     if (number && (!page->open || place >= page->share.size / sizeof number ||
                    place >= GP_EVENT_PAGE_BYTES / sizeof number))
         return CUDA_ERROR_INVALID_VALUE;
-    if (number && !gpw_gpu_page_write(s, page, stream, place * sizeof number, number))
+    bool written = number && gpw_gpu_page_write(s, page, stream, place * sizeof number, number);
+    if (number && !written)
         __atomic_store_n((uint64_t *)page->share.addr + GP_EVENT_PAGE_CLOSED, 1, __ATOMIC_RELEASE);
-    return s->driver->cuEventRecord(event, stream);
+    CUresult r = s->driver->cuEventRecord(event, stream);
+    if (written)
+        gpw_freed_written(s, stream, false, (const uint64_t *)page->share.addr + place, number);
+    return r;
 }

@@ -9,6 +9,7 @@
 #include "capture_watch.h"
 #include "cupti_records.h"
 #include "dispatch.h"
+#include "freed.h"
 #include "gate.h"
 #include "graph.h"
 #include "graph_budget.h"
@@ -189,7 +190,7 @@ static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
     uint64_t held_ns = h == s->loop->held ? gp_now_ns() - s->loop->held_since : 0;
     return gpw_fences_admit(s, h) && gpw_peers_admit(s, h) && gpw_staging_admit(s, h, held_ns) &&
-           gpw_memory_admit(s, h, held_ns);
+           gpw_memory_admit(s, h, held_ns) && gpw_freed_admit(s, h, held_ns);
 }
 
 static bool admit(struct gpw_session *s, const struct gp_header *h, const struct gpw_place *place)

@@ -117,6 +117,60 @@ static void in_order(void)
     CU(cuMemPoolDestroy(pool));
 }
 
+/* A driver gives back what a wait of its own has seen free. Over shared memory a program's waits are
+ * ended by the GPU, and the driver was told of none. */
+enum wait { STREAM, CONTEXT, EVENT, BYTES_BACK, WAITS };
+static const char *const wait_names[WAITS] = {"stream", "context", "event", "copy"};
+
+static void wait_so(enum wait how, CUstream stream, CUevent event, CUdeviceptr word)
+{
+    unsigned got;
+    switch (how) {
+    case STREAM:
+        CU(cuStreamSynchronize(stream));
+        break;
+    case CONTEXT:
+        CU(cuCtxSynchronize());
+        break;
+    case EVENT:
+        CU(cuEventRecord(event, stream));
+        CU(cuEventSynchronize(event));
+        break;
+    default:
+        CU(cuMemcpyDtoHAsync(&got, word, sizeof got, stream));
+        CU(cuStreamSynchronize(stream));
+    }
+}
+
+static void trimmed(unsigned flags)
+{
+    cuuint64_t keep = UINT64_MAX, reserved;
+    CUmemoryPool pool = pool_of(CU_MEM_HANDLE_TYPE_NONE);
+    CUstream stream;
+    CUdeviceptr values, word;
+    CUevent event;
+
+    CU(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    CU(cuStreamCreate(&stream, flags));
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CU(cuMemAlloc(&word, 4));
+    for (int i = 0; i < ROUNDS * WAITS; i++) {
+        enum wait how = (enum wait)(i / ROUNDS);
+        CU(cuMemAllocFromPoolAsync(&values, BYTES, pool, stream));
+        CU(cuMemsetD8Async(values, 1, (size_t)(i % ROUNDS) << 12, stream));
+        CU(cuMemFreeAsync(values, stream));
+        wait_so(how, stream, event, word);
+        CU(cuMemPoolTrimTo(pool, 0));
+        CU(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+        EXPECT(reserved == 0, "round %d: behind a wait for the %s and a trim, %llu bytes are kept",
+               i, wait_names[how], (unsigned long long)reserved);
+    }
+    CU(cuMemFree(word));
+    CU(cuEventDestroy(event));
+    CU(cuStreamDestroy(stream));
+    CU(cuMemPoolDestroy(pool));
+}
+
 int main(void)
 {
     driver_start();
@@ -124,6 +178,8 @@ int main(void)
     beside_a_capture(CU_STREAM_NON_BLOCKING);
     behind_a_capture();
     in_order();
+    trimmed(CU_STREAM_DEFAULT);
+    trimmed(CU_STREAM_NON_BLOCKING);
     driver_stop();
     return finish("driver_freed");
 }
