@@ -20,6 +20,8 @@ from typing import Any
 
 from telling import CONTEXT_LOST, Order, Teller
 
+#: The file and the line, behind its folders.
+WHERE = re.compile(r"(?:.*/)?([^/:]+:\d+): ")
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 
@@ -141,10 +143,13 @@ class Listener:
 
 
 def last_line(text: str) -> str:
-    """What pytest says last is where; above it, behind an E, is what."""
+    """What pytest says last is where; above it, behind an E, is what. A test may say the same at
+    several places.
+    """
     lines = text.strip().splitlines()
     said = [line[1:].strip() for line in lines if line.startswith("E ")]
-    return (said or lines or [""])[0]
+    where = WHERE.match(lines[-1]) if said else None
+    return (said or lines or [""])[0] + (f" ({where[1]})" if where else "")
 
 
 class CuPy:

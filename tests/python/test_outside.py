@@ -19,6 +19,7 @@ sys.path.insert(0, str(OUTSIDE))
 from crew import Crew, Job, Task  # noqa: E402
 from judging import Difference, judge, judge_soft, tally  # noqa: E402
 from planning import Plan, Suite  # noqa: E402
+from pytest_files import last_line  # noqa: E402
 from records import COUNT, END, NATIVE, Record, Results, halves, left_of, parse  # noqa: E402
 from telling import Order  # noqa: E402
 
@@ -301,6 +302,23 @@ def test_packed_results_are_read(tmp_path: Path) -> None:
     packed = tmp_path / "packed.jsonl.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes() * 500)[:-9])
     assert Results().read([packed]).groups("s", NATIVE, "here")["g"]["t"].outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "    def test():\n>       assert f() == 1\nE       assert 0 == 1\nE        +  where 0 = f()"
+            "\n\ncupy/tests/test_x.py:12: AssertionError",
+            "assert 0 == 1 (test_x.py:12)",
+        ),
+        ("E   ValueError: no\n<frozen>", "ValueError: no"),
+        ("SyntaxError: bad\nthe end", "SyntaxError: bad"),
+        ("", ""),
+    ],
+)
+def test_a_failure_says_what_and_where(text: str, told: str) -> None:
+    assert last_line(text) == told
 
 
 def test_an_unknown_outcome_is_refused() -> None:
