@@ -308,7 +308,7 @@ def test_packed_results_are_read(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (
-            ">   assert f() == 1\nE   assert 0 == 1\nE    +  where 0 = f()\n\na/test_x.py:12: Error",
+            ">   assert f() == 1\nE   assert 0 == 1\nE    +  where 0 = f()\n\na/test_x.py:12: No",
             "assert 0 == 1 (test_x.py:12)",
         ),
         ("E   ValueError: no\n<frozen>", "ValueError: no"),
