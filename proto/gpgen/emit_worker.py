@@ -8,7 +8,7 @@ from .emit_wire import NOTE
 from .layout import OVERALIGNED, tails_in, tails_out, values_out
 from .param import OBJECTS, OF_CONTEXT, PARENTS, Param
 from .spec import LOCATIONS, Function, Spec
-from .worker_words import answer_prepared, own_call
+from .worker_words import answer_prepared, memory_asked, own_call
 
 ACCESS = "CUmemAccessDesc"
 
@@ -392,7 +392,7 @@ def _call(f: Function) -> str:
 def _behind(spec: Spec, f: Function) -> list[str]:
     """What the worker does when the call is over."""
     lines = []
-    if (f.worker == "custom" or own_call(f) or f.takes) and f.waits:
+    if (f.worker == "custom" or own_call(f) or f.takes or f.freed) and f.waits:
         lines.append("    if (r == GPW_AGAIN)\n        return gpw_put_off(s, h);")
     if f.worker == "noted":
         args = ", ".join(["s", *(a for p in f.params for a in _noted(f, p))])
@@ -435,9 +435,9 @@ def _put(f: Function, p: Param) -> list[str]:
 
 def _dispatcher(spec: Spec, f: Function) -> list[str]:
     lines = _head(f)
-    if f.takes:
-        room = f"gpw_memory_room(s, {_over_arguments(f, f.takes)})"
-        lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {room};")
+    for name, said in memory_asked(f):
+        asked = f"{name}(s, {_over_arguments(f, said)})"
+        lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {asked};")
     if f.grows:
         lines.append(
             f"    struct gpw_growth growth;\n    gpw_growth_begin(s, GP_OP_{f.name}, &growth);"

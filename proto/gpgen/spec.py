@@ -189,6 +189,7 @@ KEYS = {
     "waits_for",
     "idle",
     "takes",
+    "freed",
 }
 
 
@@ -213,6 +214,7 @@ class Function:
     waits_for: str = ""  # the stream after whose work it is answered, or "context"
     idle: bool = False  # made when no stream is blocked
     takes: str = ""  # bytes of the device's memory that the driver takes at least
+    freed: str = ""  # when it says what frees before it give back
     tells: bool = False  # success says that work is over
     work: str = ""  # what it puts on the GPU, one of WORK: it goes through the gate
     grows: bool = False  # the driver may take, or give back, memory that nobody asked for

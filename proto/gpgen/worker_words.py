@@ -15,6 +15,8 @@ idle        made when no stream is blocked by what a message must end; never fai
 tells       success says that work is over: told behind what older waits have to send
 takes       how many bytes of the current device's memory the driver takes at least, a call
             over the parameters: refused if fewer are left, before the driver is asked
+freed       when it says how much memory is in use, over the parameters: put off then until
+            the frees before it are over
 =========== ====================================================================
 """
 
@@ -41,6 +43,12 @@ def answer_prepared(f: Function) -> str:
     how, of = ("_unasked", "") if own_call(f) else ("", f" {f.waits_for},")
     call = f"gpw_answer_prepare{how}(s, gpw_token_of(h),{of} gpw_answer_{f.name}, &answer)"
     return f"if (r == CUDA_SUCCESS)\n        r = {call};"
+
+
+def memory_asked(f: Function) -> list[tuple[str, str]]:
+    """What is asked before the driver is, which may put the call off, and what of."""
+    asked = (("gpw_memory_room", f.takes), ("gpw_memory_freed", f.freed))
+    return [(name, said) for name, said in asked if said]
 
 
 def check(functions: list[Function]) -> None:
@@ -70,5 +78,7 @@ def _check_keys(f: Function) -> None:
         raise f.fail("idle", "only what ends one object, and is not waited for, can wait itself")
     if f.takes and (not f.waits or not re.match(r"\w+\(.*\)$", f.takes)):
         raise f.fail("takes", "needs a call that says how much, and somebody who waits")
+    if f.freed and not f.waits:
+        raise f.fail("freed", f"nobody waits for a {f.mode} function")
     if (f.calls or f.tells) and not f.has_wire:
         raise f.fail("calls" if f.calls else "tells", f"the worker sees no {f.mode} function")

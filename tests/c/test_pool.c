@@ -63,12 +63,6 @@ CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t 
     return CUDA_SUCCESS;
 }
 
-bool gpw_memory_must_wait(struct gpw_session *s)
-{
-    (void)s;
-    return false;
-}
-
 void gpw_growth_in_graphs(struct gpw_session *s)
 {
     (void)s;

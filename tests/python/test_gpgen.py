@@ -165,6 +165,7 @@ BAD = [
     ("id = 5", "id = 5\nblocks = false", "blocks", "blocks nobody"),
     ("id = 5", "id = 5\nquiet = true", "quiet", "is not sent"),
     ("id = 5", "id = 5\ntidies = true", "tidies", "takes no free memory"),
+    ("id = 5", 'id = 5\nfreed = "x == 1"', "freed", "nobody waits"),
     ("id = 5", "id = 5\nstalls = true", "stalls", "is not sent to a GPU"),
     ("ptsz = 7000", 'ptsz = 7000\nwork = "kernel"\nquiet = true', "quiet", "puts work on the GPU"),
     ('mode = "refuse"', 'mode = "custom"', 'mode = "custom"', "says which messages it sends"),

@@ -48,17 +48,6 @@ CUresult gpw_noted_gp_node_alloc_told(struct gpw_session *s, CUgraphNode node,
 
 /* --- what graphs of a device have -------------------------------------------------- */
 
-CUresult gpw_cuDeviceGetGraphMemAttribute(struct gpw_session *s, CUdevice device,
-                                          CUgraphMem_attribute attr, void *value, uint32_t *n_value)
-{
-    (void)n_value; /* always 8 bytes */
-    bool changes = attr == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT ||
-                   attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
-    if (changes && gpw_memory_must_wait(s))
-        return GPW_AGAIN;
-    return s->driver->cuDeviceGetGraphMemAttribute(device, attr, value);
-}
-
 /* As of a pool: behind the frees before it. */
 CUresult gpw_cuDeviceGraphMemTrim(struct gpw_session *s, CUdevice device)
 {

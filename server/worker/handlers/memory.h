@@ -32,6 +32,8 @@ bool gpw_memory_frees_in_order(const struct gpw_session *s);
 /* Whether who asks what is in use is put off until they are over, as CUDA's are when they return.
  * False at the last try: the GPU may wait for the client. */
 bool gpw_memory_must_wait(struct gpw_session *s);
+/* The same for a call, of which `tells` says whether it asks for that: GPW_AGAIN, or success. */
+CUresult gpw_memory_freed(struct gpw_session *s, bool tells);
 
 /* Whether a message may be handled now: the launch of a graph, which allocates at the same addresses
  * again, waits until what it had left is free, as it is when CUDA's cuMemFree returns. `held_ns`: for

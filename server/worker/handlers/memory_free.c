@@ -75,6 +75,11 @@ bool gpw_memory_must_wait(struct gpw_session *s)
     return !s->last_try && gpw_memory_frees_under_way(s, UINT64_MAX);
 }
 
+CUresult gpw_memory_freed(struct gpw_session *s, bool tells)
+{
+    return tells && gpw_memory_must_wait(s) ? GPW_AGAIN : CUDA_SUCCESS;
+}
+
 /* Of a pool or a graph, by cuMemFree: on a stream of its own, because cuMemFree would wait here for
  * whatever others have submitted. A graph's is free when this returns: its next launch, on another
  * stream, takes the same addresses. */

@@ -266,17 +266,6 @@ CUresult gpw_cuMemFreeAsync(struct gpw_session *s, CUdeviceptr dptr, CUstream hS
     return r;
 }
 
-CUresult gpw_cuMemPoolGetAttribute(struct gpw_session *s, CUmemoryPool pool,
-                                   CUmemPool_attribute attr, void *value, uint32_t *n_value)
-{
-    (void)n_value; /* always 8 bytes */
-    bool changes = attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ||
-                   attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
-    if (changes && gpw_memory_must_wait(s))
-        return GPW_AGAIN;
-    return s->driver->cuMemPoolGetAttribute(pool, attr, value);
-}
-
 /* For the driver it is one of this process alone. */
 static CUresult make(struct gpw_session *s, const CUmemPoolProps *props, uint32_t ordinal,
                      struct pool **out)
