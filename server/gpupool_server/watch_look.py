@@ -55,8 +55,6 @@ class SeenTenant:
     #: Of a tenant with all of its groups (watch_groups.py): as of its workers, and of those that
     #: have ended.
     outside_ns: int = 0
-    #: Likewise: the part of the GPU that slices give work that outlives its turns; 0: it has none.
-    left: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,6 @@ CERTAIN = 18.0
 #: them all the time.
 STRAY = 0.05
 
-#: So many looks in a row may find the same part of a round of the hardware's slices, and then say
-#: no more than one.
-ALIKE = 12
-
 #: Looks are judged over the settings' time, and over so many times as much: the less of its time a
 #: liar takes, the more of them it needs.
 STRETCHES = (1, 4, 16, 64)
@@ -30,16 +26,13 @@ def stretches_of(seconds: int) -> tuple[int, ...]:
     return tuple(each for each in STRETCHES if each == 1 or each * seconds <= LONGEST_SECONDS)
 
 
-def may_be_chance(looks: int, left: float, outside: float) -> bool:
-    """Whether so many ``looks`` may find an honest one at work outside of its turns so often.
-
-    ``outside`` is the part of the looks that did, ``left`` the part of the time in which work that
-    it left there may go on.
-    """
-    allowed, seen = min(left + STRAY, 1.0), min(outside, 1.0)
-    if seen <= allowed:
+def may_be_chance(looks: int, outside: float) -> bool:
+    """Whether so many ``looks`` may find an honest one at work outside of its turns in that part of
+    them."""
+    seen = min(outside, 1.0)
+    if seen <= STRAY:
         return True
-    distance = seen * math.log(seen / allowed)
+    distance = seen * math.log(seen / STRAY)
     if seen < 1:
-        distance += (1 - seen) * math.log((1 - seen) / (1 - allowed))
-    return distance * looks / (ALIKE if left else 1) < CERTAIN
+        distance += (1 - seen) * math.log((1 - seen) / (1 - STRAY))
+    return distance * looks < CERTAIN

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpupool_server.watch_groups import Groups, by_tenant, fold, part_left
+from gpupool_server.claims import tenant_of
+from gpupool_server.watch_groups import Groups, fold
 from gpupool_server.watch_look import NS, Look, SeenTenant, SeenWorker, Verdict
 from gpupool_server.watch_samples import may_be_chance, stretches_of
 from gpupool_server.watch_settings import WatchSettings
@@ -36,7 +37,8 @@ class Times:
     #: For so long it was found at work in others' turns. Where time is measured: of ``used``,
     #: beyond its turns; 0 if that is less than half of these, as that comes in steps.
     outside: int
-    #: As much of that can be work that it has let in and whose end it does not see.
+    #: Where time is measured: as much of that can be work that it has let in and whose end it does
+    #: not see.
     left: int
     #: For how long others have worked, and waited for their turns.
     others: int
@@ -53,8 +55,7 @@ class Times:
             )
         if self.others < least:
             return "nobody else had work"
-        left, outside = self.left / self.span, self.outside / self.span
-        if self.samples and may_be_chance(self.samples, left, outside):
+        if self.samples and may_be_chance(self.samples, self.outside / self.span):
             return "so few samples may say that by chance"
         return ""
 
@@ -75,7 +76,10 @@ class Span:
         self.apart = max(look.sample_ns for look in looks)
         self._looks, self._judged = looks, looks[begin:]
         self._earlier = {worker.pid: worker for worker in self.first.workers}
-        self._now = by_tenant(self.last, joined=bool(self.apart))
+        self._now: dict[str, list[SeenWorker]] = {}
+        for worker in self.last.workers:
+            name = tenant_of(worker.tenant) if self.apart else worker.tenant
+            self._now.setdefault(name, []).append(worker)
         self._late = set[str]() if self.apart else self._who_was_late()
 
     def times(self, tenant: str) -> Times | str:
@@ -160,18 +164,20 @@ class Span:
     def _left(self, tenant: str, held: int) -> int:
         """Work that outlives a turn, as a rank's kernel that waits for other ranks, has all of the
         GPU while nobody else has work, and else what the hardware's slices give it."""
-        part = self._part_left(tenant)
-        if not part:
+        if self.apart or all(worker.unseen is False for worker in self.of(tenant)):
             return 0
         rest = max(0, self.ns - held)
         wanted = min(rest, max(map(self._wanted, self._others(tenant)), default=0))
-        return rest - wanted + int(wanted * part)
+        mine, all_of_us = self._slices(tenant)
+        return rest - wanted + wanted * mine // all_of_us
 
-    def _part_left(self, tenant: str) -> float:
-        """Where moments are judged, also for workers that have ended: they were found as well."""
-        if not self.apart:
-            return part_left(self._now, tenant)
-        return max(look.tenants[tenant].left for look in self._looks if tenant in look.tenants)
+    def _slices(self, tenant: str) -> tuple[int, int]:
+        """Its own, and with them the least of another worker's, who may be alone at work."""
+        own = [worker.slice_us for worker in self.of(tenant)]
+        others = [w.slice_us for name, each in self._now.items() if name != tenant for w in each]
+        if 0 in own or 0 in others:  # the driver's own, which are alike
+            own, others = [1] * len(own), [1] * len(others)
+        return sum(own), sum(own) + min(others, default=0)
 
     def _wanted(self, tenant: str) -> int:
         """For how long one of the others had work, at least."""
@@ -281,7 +287,7 @@ class TimeHistory:
             found = [(ns, worker) for ns, worker in found if ns > 1.5 * span.apart]
             together = replace(times, outside=sum(ns for ns, _ in found))
             if together.held_back(least):
-                part = (times.left + least) / span.ns
+                part = least / span.ns
                 found = [(ns, w) for ns, w in found if ns > part * self._age(span, w)]
         return max(found, key=lambda pair: pair[0], default=(0, None))[1]
 

@@ -11,7 +11,7 @@ import pytest
 from gpupool_server.board import Member, Turn, TurnLog
 from gpupool_server.usage import SOFT
 from gpupool_server.watch import History
-from gpupool_server.watch_groups import Groups, by_tenant, fold, part_left
+from gpupool_server.watch_groups import Groups, fold
 from gpupool_server.watch_look import NS, Look, SeenTenant, SeenWorker, Verdict
 from gpupool_server.watch_settings import WatchSettings
 from gpupool_server.watch_turns import Moment, Moments, OutsideTurns
@@ -112,9 +112,6 @@ def test_nobody_is_ended_while_nobody_else_has_work() -> None:
         # Each has too little to be found alone.
         (Red(renewed(16, 1000.0, groups=True), lambda at: 0.9), 8.0),
         (Red(renewed(16, 1000.0, groups=True), lambda at: 0.25), 90.0),
-        # They say that work is left, and end before enough is known of each.
-        (Red(renewed(1, 4.0, groups=True, unseen=True), lambda at: 0.98), 340.0),
-        (Red(renewed(1, 4.0, groups=False, unseen=True), lambda at: 0.98), 340.0),
     ],
 )
 def test_liars_that_share_it_out_are_ended(red: Red, within: float) -> None:
@@ -149,38 +146,12 @@ def test_what_groups_had_only_grows() -> None:
     assert groups.join(look({"red/1": one, "blue": two})).tenants["red"].held_ns == 12
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "unseen", "part"),
-    [
-        ((10, 10), (10, 20), False, 0.0),
-        ((10, 10), (10, 20), True, 2 / 3),
-        ((10, 10), (10, 20), None, 2 / 3),
-        ((10,), (30, 40), True, 0.25),
-        ((0,), (30, 40), True, 0.5),
-        ((10,), (0, 40), True, 0.5),
-        ((10,), (), True, 1.0),
-        ((), (10,), True, 0.0),
-    ],
-)
-def test_what_slices_give(
-    mine: tuple[int, ...], theirs: tuple[int, ...], unseen: bool | None, part: float
-) -> None:
-    workers = [
-        SeenWorker(pid, name, None, 0, unseen=unseen, slice_us=us)
-        for name, slices in (("red/1", mine), ("blue", theirs))
-        for pid, us in enumerate(slices)
-    ]
-    joined = by_tenant(look({}, *workers), joined=True)
-    assert part_left(joined, "red") == pytest.approx(part)
-    assert part_left(by_tenant(look({}, *workers), joined=False), "red/1") == pytest.approx(part)
-
-
 def test_one_look_in_place_of_many() -> None:
     looks = [
-        look({"red": SeenTenant(0, 1, beside=True), "blue": SeenTenant(0, 1, left=0.5)}),
-        look({"red": SeenTenant(0, 2, left=0.25)}),
+        look({"red": SeenTenant(0, 1, beside=True), "blue": SeenTenant(0, 1)}),
+        look({"red": SeenTenant(0, 2)}),
     ]
     assert fold(looks).tenants == {
-        "red": SeenTenant(0, 2, beside=True, left=0.25),
-        "blue": SeenTenant(0, 1, left=0.5),
+        "red": SeenTenant(0, 2, beside=True),
+        "blue": SeenTenant(0, 1),
     }

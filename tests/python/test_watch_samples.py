@@ -135,8 +135,9 @@ def test_work_that_asks_for_no_turn_now_and_then() -> None:
     assert Card(0.25, steals=STRAY * 0.8).judged(330.0) == []
 
 
-def test_who_left_work_there_has_its_slices() -> None:
-    assert Card(0.25, steals=0.45, unseen=True).judged(330.0) == []
+def test_who_left_work_there_has_what_the_hardware_gives() -> None:
+    """All but one of 24 looks, beside a neighbour's small kernels."""
+    assert Card(0.1, 0.1, steals=0.96, unseen=True).judged(330.0) == []
 
 
 @pytest.mark.parametrize(
@@ -155,8 +156,6 @@ def test_who_left_work_there_has_its_slices() -> None:
         (Card(0.25, steals=0.45, sessions=2.0, seed=3), 90.0),
         (Card(0.0, steals=0.9, sessions=3.0, groups=True, seed=3), 28.0),
         (Card(0.0, steals=0.45, sessions=4.0, groups=True, seed=3), 90.0),
-        # It says that work of it outlives its turns, and has more than slices give.
-        (Card(0.1, 0.1, steals=0.95, unseen=True, seed=3), 340.0),
     ],
 )
 def test_liars_are_ended(card: Card, within: float) -> None:
@@ -187,13 +186,10 @@ def test_how_long_looks_are_judged() -> None:
 
 
 def test_what_may_be_chance() -> None:
-    assert may_be_chance(25, 0.0, 0.4)
-    assert not may_be_chance(25, 0.0, 0.5)
-    assert may_be_chance(100, 0.0, 0.2)
-    assert not may_be_chance(100, 0.0, 0.24)
-    assert may_be_chance(10_000, 0.0, STRAY)
-    assert not may_be_chance(1600, 0.0, 0.1)
-    assert may_be_chance(100, 0.5, 0.9)  # slices are as regular as looks
-    assert not may_be_chance(1600, 0.5, 0.9)
-    assert may_be_chance(1000, 1.0, 1.1)
-    assert not may_be_chance(25, 0.0, 1.1)
+    assert may_be_chance(25, 0.4)
+    assert not may_be_chance(25, 0.5)
+    assert may_be_chance(100, 0.2)
+    assert not may_be_chance(100, 0.24)
+    assert may_be_chance(10_000, STRAY)
+    assert not may_be_chance(1600, 0.1)
+    assert not may_be_chance(25, 1.1)

@@ -142,19 +142,22 @@ def test_a_worker_that_has_ended_is_known_for_a_while() -> None:
     assert found.of_tenant == {"red": 7} and RED not in found.of_worker
 
 
-def test_groups_of_a_tenant() -> None:
-    """Each has its own turns; what they did in others' is the tenant's."""
-    names = ("red/1", "red/2")
-    workers = tuple(Member(pid, name, 0, 0) for pid, name in zip((RED, BLUE), names, strict=True))
+@pytest.mark.parametrize("unseen", [False, True, None])
+def test_groups_of_a_tenant(unseen: bool | None) -> None:
+    """Each has its own turns; what they did in others' is the tenant's, unless work of them may
+    outlive their turns."""
+    workers = tuple(
+        Member(pid, name, 0, 0, unseen=unseen) for pid, name in ((RED, "red/1"), (BLUE, "red/2"))
+    )
     turns = (Turn("red/1", 0, 100 * MS), Turn("red/2", 100 * MS, 800 * MS))
     moments = (moment(50), moment(50, BLUE), moment(400), moment(400, BLUE))
     found = outside(*moments, told=log(900, turns), workers=workers)
-    assert found.of_tenant == {"red": 14}
-    assert found.of_worker == {RED: 7, BLUE: 7}
+    assert found.of_tenant == ({"red": 14} if unseen is False else {})
+    assert found.of_worker == ({RED: 7, BLUE: 7} if unseen is False else {})
 
 
 def late(overdue: int, is_late: bool) -> tuple[Member, ...]:
-    return (Member(RED, "red", 0, 0, late=is_late, overdue=overdue), WORKERS[1])
+    return (Member(RED, "red", 0, 0, late=is_late, overdue=overdue, unseen=False), WORKERS[1])
 
 
 def test_work_for_which_it_lost_its_turn() -> None:
@@ -196,7 +199,7 @@ def test_a_turn_that_was_lost_between_two_looks() -> None:
 
 def test_who_loses_its_turn_is_no_excuse_for_another() -> None:
     """One that only says that it still works would be one for all of its tenant's sessions."""
-    workers = (*late(1, True), Member(CHILD, "red", 0, 0))
+    workers = (*late(1, True), Member(CHILD, "red", 0, 0, unseen=False))
     owners = {RED: RED, CHILD: CHILD}
     found = OutsideTurns()
     found.add(log(200, TURNS[:4]), Moments((), owners), workers)
