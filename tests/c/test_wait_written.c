@@ -191,6 +191,38 @@ static void what_a_message_has_submitted_is_waited_for(void **state)
     assert_int_equal(b.result, CUDA_SUCCESS);
 }
 
+/* The stream comes by while waits are asked: behind the younger, in front of the older. */
+static CUresult passed_late(CUevent event)
+{
+    CUresult r = streams_driver.cuEventQuery(event);
+    if (session.driver != &streams_driver)
+        complete(1);
+    session.driver = &streams_driver;
+    return r;
+}
+
+/* What ends with another wait has no event of its own: what was submitted behind that one's is not over. */
+static void nobody_ends_with_one_that_ends_with_another(void **state)
+{
+    (void)state;
+    struct answer a = {'a', 0, 0}, b = {'b', 0, 0}, c = {'c', 0, 0};
+    struct gpw_driver late = streams_driver;
+    late.cuEventQuery = passed_late;
+    submit(1);
+    after_message(5, 1, &a);
+    submit(1);
+    after_message(6, 1, &b); /* of what was there before this message */
+    session.driver = &late;
+    gpw_waits_poll(&session);
+    expect_story("a");
+    after_message(7, 1, &c);
+    gpw_waits_poll(&session);
+    expect_story("b");
+    complete(1);
+    gpw_waits_poll(&session);
+    expect_story("c");
+}
+
 /* A client may send as many as it likes: none is asked through all of the others. */
 static void no_more_than_two_end_together(void **state)
 {
@@ -391,6 +423,7 @@ int main(void)
         TEST(and_nobody_else),
         TEST(what_came_out_of_turn_is_waited_for),
         TEST(what_a_message_has_submitted_is_waited_for),
+        TEST(nobody_ends_with_one_that_ends_with_another),
         TEST(no_more_than_two_end_together),
         TEST(a_failure_is_both_ones),
         TEST(the_only_stream_at_work_is_known),

@@ -425,8 +425,7 @@ static struct gpw_after *same_end(struct gpw_session *s, CUstream stream)
 {
     struct gpw_after *last = (struct gpw_after *)s->waits_last;
     bool same = last && last->wait.ready == after_ready && last->at && last->stream == stream &&
-                last->at + 1 == s->handled && !last->before && !last->behind &&
-                last->result == CUDA_SUCCESS;
+                last->at + 1 == s->handled && !last->behind && last->result == CUDA_SUCCESS;
     return same ? last : NULL;
 }
 
@@ -436,8 +435,6 @@ CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done
     if (last && (a = after_new(s, 1, done, arg)) != NULL) {
         a->before = last;
         last->behind = a;
-        a->stream = stream;
-        a->at = s->handled;
         gpw_wait_add(s, &a->wait);
         return CUDA_SUCCESS;
     }
