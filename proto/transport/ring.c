@@ -41,9 +41,11 @@ static struct gp_ring_entry entry_load(const unsigned char *at)
 
 static int writer_look(struct gp_ring_writer *w)
 {
-    /* Acquire, pairs with the store of head in gp_ring_consume: what the
-     * reader has let go of, it has finished reading. */
-    uint64_t head = atomic_load_explicit(&w->shared->head, memory_order_acquire);
+    /* Acquire part: pairs with the store of head in gp_ring_consume, so that what the
+     * reader has let go of, it has finished reading. Sequentially consistent because a
+     * writer that will sleep has just said so, and the reader that it must see, or be
+     * seen by, looks for it only now and then: nothing later would wake it. */
+    uint64_t head = atomic_load_explicit(&w->shared->head, memory_order_seq_cst);
     /* Past our tail, or behind where it has been: neither can be true. */
     if (w->tail - head > w->tail - w->head_seen)
         return -EPROTO;
