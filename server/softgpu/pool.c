@@ -318,7 +318,8 @@ static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream 
         return result;
     }
     pool->used += rounded;
-    pool->unseen -= unseen(pool) < rounded ? pool->unseen : rounded;
+    uint64_t kept = unseen(pool);
+    pool->unseen -= kept < rounded ? kept : rounded;
     pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
     if (reserved(pool) > pool->reserved_high)
         pool->reserved_high = reserved(pool);
