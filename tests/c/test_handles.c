@@ -225,7 +225,6 @@ static void a_child_graph_goes_with_the_node_that_it_was_bound_to(void **state)
     assert_int_equal(asked(GP_HANDLE_GRAPH, child), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* A client that asks for the graph of a capture names it anew each time, and keeps one name. */
 /* What was found is remembered, until its place in the table has another object, or none. */
 static void what_was_found_is_found_no_longer_than_it_lives(void **state)
 {
@@ -255,6 +254,7 @@ static void what_was_found_is_found_no_longer_than_it_lives(void **state)
     assert_int_equal(asked(GP_HANDLE_STREAM, next), CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* A client that asks for the graph of a capture names it anew each time, and keeps one name. */
 static void an_object_lives_by_any_of_its_ids(void **state)
 {
     (void)state;

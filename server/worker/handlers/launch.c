@@ -7,7 +7,7 @@
 #include "handles.h"
 #include "module.h"
 
-/* No more have nearly all kernels. */
+/* Nearly all kernels have no more. */
 #define FEW_PARAMETERS 64
 
 /* Attributes whose value is plain data; an event in one is an id to look up. A node's name for
