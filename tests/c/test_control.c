@@ -32,7 +32,8 @@ static void a_server_waits_for_descriptors(void **state)
     accept_lacks(true);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(send(fd, "nonsense\n", 9, 0), 9);
-    usleep(350000);
+    while (accept_calls() < 3)
+        usleep(10000);
     int calls = accept_calls();
     accept_lacks(false);
     dup2(before, STDERR_FILENO);
