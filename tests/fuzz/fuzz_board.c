@@ -297,7 +297,7 @@ static void step(struct game *g, uint8_t where, const uint8_t *words, size_t byt
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static char text[1 << 16];
+    static char text[1 << 18];
     struct game g;
     start(&g);
     ask(g.a, NEIGHBOUR, GP_PAGE_TAKE, HELD);

@@ -186,10 +186,10 @@ def test_how_long_looks_are_judged() -> None:
 
 
 def test_what_may_be_chance() -> None:
-    assert may_be_chance(25, 0.4)
-    assert not may_be_chance(25, 0.5)
-    assert may_be_chance(100, 0.2)
-    assert not may_be_chance(100, 0.24)
+    assert may_be_chance(25, 0.5)
+    assert not may_be_chance(25, 0.56)
+    assert may_be_chance(100, 0.28)
+    assert not may_be_chance(100, 0.3)
     assert may_be_chance(10_000, STRAY)
-    assert not may_be_chance(1600, 0.1)
+    assert not may_be_chance(1600, 0.125)
     assert not may_be_chance(25, 1.1)

@@ -19,6 +19,7 @@ CUresult cuThingGetVersion(int *version);
 CUresult cuThingLoad(CUmodule *module);
 CUresult cuThingLooked(int *how, unsigned long long lens, unsigned long long plate);
 CUresult cuThingFind(size_t *bytes, CUmodule module);
+CUresult cuThingHeld(int which, size_t *bytes);
 CUresult cuThingUnload(CUmodule module);
 CUresult cuThingAsk(int *pi, CUfunction function);
 CUresult cuThingSet(CUfunction function, int value);

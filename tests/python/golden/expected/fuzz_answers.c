@@ -93,6 +93,17 @@ static uint32_t answer_cuThingLooked(struct draw *d, const struct gp_header *ask
     return at;
 }
 
+static uint32_t answer_cuThingHeld(struct draw *d, const struct gp_header *asked,
+    struct gp_header *h)
+{
+    const struct gp_req_cuThingHeld *q = (const void *)asked;
+    struct gp_rep_cuThingHeld *a = (void *)h;
+    uint32_t at = sizeof *a;
+    (void)q;
+    draw_value(d, &a->bytes, sizeof a->bytes);
+    return at;
+}
+
 static uint32_t answer_cuThingAllow(struct draw *d, const struct gp_header *asked,
     struct gp_header *h)
 {
@@ -146,6 +157,7 @@ const struct draw_answer draw_answers[] = {
     {GP_OP_cuThingIsRecorded, sizeof(struct gp_rep_cuThingIsRecorded), answer_cuThingIsRecorded},
     {GP_OP_cuThingFound, sizeof(struct gp_rep_cuThingFound), answer_cuThingFound},
     {GP_OP_cuThingLooked, sizeof(struct gp_rep_cuThingLooked), answer_cuThingLooked},
+    {GP_OP_cuThingHeld, sizeof(struct gp_rep_cuThingHeld), answer_cuThingHeld},
     {GP_OP_cuThingAllow, sizeof(struct gp_rep_cuThingAllow), answer_cuThingAllow},
     {GP_OP_cuThingRead, sizeof(struct gp_rep_cuThingRead), answer_cuThingRead},
     {GP_OP_cuThingMark, sizeof(struct gp_rep_cuThingMark), answer_cuThingMark},

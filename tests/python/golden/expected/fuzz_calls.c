@@ -276,6 +276,14 @@ static CUresult call_cuThingLooked(struct calls *c)
     return r;
 }
 
+static CUresult call_cuThingHeld(struct calls *c)
+{
+    int which = (int)call_number(c, sizeof(int));
+    size_t *bytes = (size_t *)call_slot(c);
+    CUresult r = cuThingHeld(which, bytes);
+    return r;
+}
+
 static CUresult call_cuThingPut(struct calls *c)
 {
     CUdeviceptr where = call_address(c);
@@ -404,6 +412,7 @@ const struct call_entry call_entries[] = {
     {67, "cuThingNew", call_cuThingNew},
     {68, "cuThingFound", call_cuThingFound},
     {70, "cuThingLooked", call_cuThingLooked},
+    {71, "cuThingHeld", call_cuThingHeld},
     {80, "cuThingPut", call_cuThingPut},
     {81, "cuThingWait", call_cuThingWait},
     {82, "cuThingWaitAll", call_cuThingWaitAll},
@@ -452,6 +461,7 @@ static const struct steps_kinds call_kinds_of[] = {
     {67, 0, UINT64_C(1) << GP_HANDLE_STREAM},
     {68, 0, 0},
     {70, 0, 0},
+    {71, 0, 0},
     {80, UINT64_C(1) << GP_HANDLE_STREAM, 0},
     {81, UINT64_C(1) << GP_HANDLE_STREAM, 0},
     {82, UINT64_C(1) << GP_HANDLE_CONTEXT, 0},

@@ -229,6 +229,14 @@ static uint32_t draw_cuThingLooked(struct draw *d, struct gp_header *h)
     return at;
 }
 
+static uint32_t draw_cuThingHeld(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuThingHeld *q = (void *)h;
+    uint32_t at = sizeof *q;
+    q->which = (__typeof__(q->which))draw_number(d, sizeof q->which);
+    return at;
+}
+
 static uint32_t draw_cuThingPut(struct draw *d, struct gp_header *h)
 {
     struct gp_req_cuThingPut *q = (void *)h;
@@ -364,6 +372,7 @@ const struct draw_request draw_requests[] = {
     {GP_OP_cuThingNew, "cuThingNew", draw_cuThingNew, false},
     {GP_OP_cuThingFound, "cuThingFound", draw_cuThingFound, true},
     {GP_OP_cuThingLooked, "cuThingLooked", draw_cuThingLooked, true},
+    {GP_OP_cuThingHeld, "cuThingHeld", draw_cuThingHeld, true},
     {GP_OP_cuThingPut, "cuThingPut", draw_cuThingPut, false},
     {GP_OP_cuThingWait, "cuThingWait", draw_cuThingWait, true},
     {GP_OP_cuThingWaitAll, "cuThingWaitAll", draw_cuThingWaitAll, true},
@@ -405,6 +414,7 @@ static const struct steps_kinds draw_kinds_of[] = {
     {GP_OP_cuThingNew, 0, UINT64_C(1) << GP_HANDLE_STREAM},
     {GP_OP_cuThingFound, 0, 0},
     {GP_OP_cuThingLooked, 0, 0},
+    {GP_OP_cuThingHeld, 0, 0},
     {GP_OP_cuThingPut, UINT64_C(1) << GP_HANDLE_STREAM, 0},
     {GP_OP_cuThingWait, UINT64_C(1) << GP_HANDLE_STREAM, 0},
     {GP_OP_cuThingWaitAll, UINT64_C(1) << GP_HANDLE_CONTEXT, 0},

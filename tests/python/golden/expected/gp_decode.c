@@ -281,6 +281,15 @@ bool gp_decode_cuThingLooked(const struct gp_header *h, struct gp_args_cuThingLo
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingHeld(const struct gp_header *h, struct gp_args_cuThingHeld *a)
+{
+    const struct gp_req_cuThingHeld *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_cuThingPut(const struct gp_header *h, struct gp_args_cuThingPut *a)
 {
     const struct gp_req_cuThingPut *q = (const void *)h;
@@ -527,6 +536,10 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingLooked: {
         struct gp_args_cuThingLooked a;
         return gp_decode_cuThingLooked(h, &a);
+    }
+    case GP_OP_cuThingHeld: {
+        struct gp_args_cuThingHeld a;
+        return gp_decode_cuThingHeld(h, &a);
     }
     case GP_OP_cuThingPut: {
         struct gp_args_cuThingPut a;

@@ -143,6 +143,11 @@ struct gp_args_cuThingLooked {
 };
 bool gp_decode_cuThingLooked(const struct gp_header *h, struct gp_args_cuThingLooked *a);
 
+struct gp_args_cuThingHeld {
+    const struct gp_req_cuThingHeld *q;
+};
+bool gp_decode_cuThingHeld(const struct gp_header *h, struct gp_args_cuThingHeld *a);
+
 struct gp_args_cuThingPut {
     const struct gp_req_cuThingPut *q;
 };

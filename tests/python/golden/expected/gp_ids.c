@@ -30,6 +30,7 @@ const uint32_t gp_operations[GP_OPERATIONS] = {
     (uint32_t)GP_OP_cuThingNew << 16 | 0x5c7f,
     (uint32_t)GP_OP_cuThingFound << 16 | 0x0b5d,
     (uint32_t)GP_OP_cuThingLooked << 16 | 0xd6ce,
+    (uint32_t)GP_OP_cuThingHeld << 16 | 0x4aaf,
     (uint32_t)GP_OP_cuThingPut << 16 | 0x3afb,
     (uint32_t)GP_OP_cuThingWait << 16 | 0xa62a,
     (uint32_t)GP_OP_cuThingWaitAll << 16 | 0xf887,

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Every operation that travels: id << 16 | signature, in the order of the ids. */
-#define GP_OPERATIONS 38
+#define GP_OPERATIONS 39
 extern const uint32_t gp_operations[GP_OPERATIONS];
 
 /* Without these there is no session: what the client sends, what the worker sends. Each list

@@ -220,6 +220,15 @@ struct gp_rep_cuThingLooked {
     int how;
 };
 
+struct gp_req_cuThingHeld {
+    struct gp_header h;
+    int which;
+};
+struct gp_rep_cuThingHeld {
+    struct gp_reply r;
+    size_t bytes;
+};
+
 struct gp_req_cuThingPut {
     struct gp_header h;
     CUdeviceptr where;

@@ -251,6 +251,12 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .in_context = 1,
         .blocks = 1,
     },
+    [GP_OP_cuThingHeld] = {
+        .name = "cuThingHeld",
+        .mode = "sync",
+        .in_context = 1,
+        .blocks = 1,
+    },
     [GP_OP_cuThingPut] = {
         .name = "cuThingPut",
         .mode = "async",

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0xcf54ac50768925d5)
+#define GP_SPEC_HASH UINT64_C(0x9bfc5d20ce06b779)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -47,6 +47,7 @@ enum gp_op {
     GP_OP_cuThingNew = 67,
     GP_OP_cuThingFound = 68,
     GP_OP_cuThingLooked = 70,
+    GP_OP_cuThingHeld = 71,
     GP_OP_cuThingPut = 80,
     GP_OP_cuThingWait = 81,
     GP_OP_cuThingWaitAll = 82,

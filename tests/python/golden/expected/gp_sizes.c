@@ -33,6 +33,7 @@ static const struct {
     {"cuThingNew", sizeof(struct gp_req_cuThingNew), 0},
     {"cuThingFound", sizeof(struct gp_req_cuThingFound), sizeof(struct gp_rep_cuThingFound)},
     {"cuThingLooked", sizeof(struct gp_req_cuThingLooked), sizeof(struct gp_rep_cuThingLooked)},
+    {"cuThingHeld", sizeof(struct gp_req_cuThingHeld), sizeof(struct gp_rep_cuThingHeld)},
     {"cuThingPut", sizeof(struct gp_req_cuThingPut), 0},
     {"cuThingWait", sizeof(struct gp_req_cuThingWait), sizeof(struct gp_rep_cuThingWait)},
     {"cuThingWaitAll", sizeof(struct gp_req_cuThingWaitAll), sizeof(struct gp_rep_cuThingWaitAll)},

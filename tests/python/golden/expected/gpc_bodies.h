@@ -46,6 +46,7 @@ CUresult gpc_body_cuThingPull(unsigned int n);
 CUresult gpc_body_cuThingNew(CUstream *phStream, unsigned int flags);
 CUresult gpc_body_cuThingFound(unsigned long long *address, size_t *bytes);
 CUresult gpc_body_cuThingLooked(int *how, unsigned long long lens, unsigned long long plate);
+CUresult gpc_body_cuThingHeld(int which, size_t *bytes);
 CUresult gpc_body_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream);
 CUresult gpc_body_cuThingWait(CUstream hStream);
 CUresult gpc_body_cuThingWaitAll(CUcontext ctx);
@@ -101,6 +102,7 @@ CUresult gpc_body_cuThingAim(CUdeviceptr where, size_t bytes);
 #define cuThingNew gpc_body_cuThingNew
 #define cuThingFound gpc_body_cuThingFound
 #define cuThingLooked gpc_body_cuThingLooked
+#define cuThingHeld gpc_body_cuThingHeld
 #define cuThingPut gpc_body_cuThingPut
 #define cuThingWait gpc_body_cuThingWait
 #define cuThingWaitAll gpc_body_cuThingWaitAll

@@ -28,6 +28,7 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingGetContext", 9000, 0, GP_OP_cuThingGetContext, (void *)(uintptr_t)&cuThingGetContext},
     {"cuThingGetName", 9000, 0, GP_OP_cuThingGetName, (void *)(uintptr_t)&cuThingGetName},
     {"cuThingGetVersion", 2020, 0, GP_OP_cuThingGetVersion, (void *)(uintptr_t)&cuThingGetVersion},
+    {"cuThingHeld", 9000, 0, GP_OP_cuThingHeld, (void *)(uintptr_t)&cuThingHeld},
     {"cuThingInstantiate", 9000, 0, GP_OP_cuThingInstantiate, (void *)(uintptr_t)&cuThingInstantiate},
     {"cuThingIsRecorded", 9000, 0, GP_OP_cuThingIsRecorded, (void *)(uintptr_t)&cuThingIsRecorded},
     {"cuThingJoin", 9000, 0, GP_OP_cuThingJoin, (void *)(uintptr_t)&cuThingJoin},
@@ -60,4 +61,4 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingWrite", 9000, 0, GP_OP_cuThingWrite, (void *)(uintptr_t)&cuThingWrite},
 };
 
-const size_t gpc_proc_count = 53;
+const size_t gpc_proc_count = 54;

@@ -314,6 +314,12 @@ GPC_EXPORT CUresult cuThingLooked(int *how, unsigned long long lens, unsigned lo
     return gpc_leave(r ? r : gpc_wire_cuThingLooked(how, lens, plate));
 }
 
+GPC_EXPORT CUresult cuThingHeld(int which, size_t *bytes)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingHeld, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingHeld(which, bytes));
+}
+
 GPC_EXPORT CUresult cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     struct gpc_route on;

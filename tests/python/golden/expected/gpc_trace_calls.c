@@ -1381,6 +1381,41 @@ GPC_EXPORT CUresult cuThingLooked(int *how, unsigned long long lens, unsigned lo
             : gpc_body_cuThingLooked(how, lens, plate));
 }
 
+static CUresult traced_cuThingHeld(const char *name_, CUresult (*body_)(int, size_t *), int which, size_t *bytes)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, which);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(which, bytes);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, bytes);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+static GPC_COLD CUresult observed_cuThingHeld(const char *name_, CUresult (*body_)(int, size_t *), int which, size_t *bytes)
+{
+    const struct { int which; size_t *bytes; } given_ = {which, bytes};
+    struct gpc_observed o_ = {.name = name_, .given = &given_};
+    gpc_observe_begin(&o_);
+    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
+                      ? traced_cuThingHeld(name_, body_, which, bytes)
+                      : body_(which, bytes);
+    gpc_observe_end(&o_, r_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingHeld(int which, size_t *bytes)
+{
+    return gpc_error_told("cuThingHeld",
+        GPC_OBSERVED(GPC_OBSERVERS_OF_CALLS)
+            ? observed_cuThingHeld("cuThingHeld", gpc_body_cuThingHeld, which, bytes)
+            : gpc_body_cuThingHeld(which, bytes));
+}
+
 static CUresult traced_cuThingPut(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, CUstream), CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     struct gpc_trace t_;

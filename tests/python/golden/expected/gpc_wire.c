@@ -572,6 +572,27 @@ CUresult gpc_wire_cuThingLooked_on(const struct gpc_route *on, int *how, unsigne
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingHeld_on(const struct gpc_route *on, int which, size_t *bytes)
+{
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingHeld q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingHeld;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    q.which = which;
+    struct gp_rep_cuThingHeld rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *bytes = rep.bytes;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_cuThingPut_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     struct gp_req_cuThingPut q;

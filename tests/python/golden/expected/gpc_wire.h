@@ -137,6 +137,11 @@ static inline CUresult gpc_wire_cuThingLooked(int *how, unsigned long long lens,
 {
     return gpc_wire_cuThingLooked_on(NULL, how, lens, plate);
 }
+CUresult gpc_wire_cuThingHeld_on(const struct gpc_route *on, int which, size_t *bytes);
+static inline CUresult gpc_wire_cuThingHeld(int which, size_t *bytes)
+{
+    return gpc_wire_cuThingHeld_on(NULL, which, bytes);
+}
 CUresult gpc_wire_cuThingPut_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes, CUstream hStream);
 static inline CUresult gpc_wire_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {

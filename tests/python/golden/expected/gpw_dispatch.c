@@ -574,6 +574,29 @@ static int do_cuThingLooked(struct gpw_session *s, const struct gp_header *h)
     return gpw_reply(s, h, r, &m);
 }
 
+static int do_cuThingHeld(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingHeld a;
+    if (!gp_decode_cuThingHeld(h, &a))
+        return gpw_session_broken(s, "cuThingHeld: the arguments do not fit the message");
+    size_t bytes;
+    memset(&bytes, 0, sizeof bytes);
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_memory_freed(s, a.q->which == 1);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingHeld(a.q->which, &bytes);
+    if (r == GPW_AGAIN)
+        return gpw_put_off(s, h);
+    struct gp_rep_cuThingHeld rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        memcpy(&rep.bytes, &bytes, sizeof bytes);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
 static int do_cuThingPut(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_cuThingPut a;
@@ -891,6 +914,8 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingFound(s, h);
     case GP_OP_cuThingLooked:
         return do_cuThingLooked(s, h);
+    case GP_OP_cuThingHeld:
+        return do_cuThingHeld(s, h);
     case GP_OP_cuThingPut:
         return do_cuThingPut(s, h);
     case GP_OP_cuThingWait:

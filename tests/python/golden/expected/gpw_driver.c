@@ -251,6 +251,12 @@ static CUresult no_cuThingLooked(int *how, unsigned long long lens, unsigned lon
     (void)plate;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingHeld(int which, size_t *bytes)
+{
+    (void)which;
+    (void)bytes;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 static CUresult no_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     (void)where;
@@ -446,6 +452,9 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingLooked = (__typeof__(&cuThingLooked))dlsym(library, "cuThingLooked");
     if (!driver->cuThingLooked)
         driver->cuThingLooked = no_cuThingLooked;
+    driver->cuThingHeld = (__typeof__(&cuThingHeld))dlsym(library, "cuThingHeld");
+    if (!driver->cuThingHeld)
+        driver->cuThingHeld = no_cuThingHeld;
     driver->cuThingPut = (__typeof__(&cuThingPut))dlsym(library, "cuThingPut");
     if (!driver->cuThingPut)
         driver->cuThingPut = no_cuThingPut;

@@ -46,6 +46,7 @@ struct gpw_driver {
     __typeof__(&cuThingNew) cuThingNew;
     __typeof__(&cuThingFound) cuThingFound;
     __typeof__(&cuThingLooked) cuThingLooked;
+    __typeof__(&cuThingHeld) cuThingHeld;
     __typeof__(&cuThingPut) cuThingPut;
     __typeof__(&cuThingWait) cuThingWait;
     __typeof__(&cuThingWaitAll) cuThingWaitAll;
