@@ -52,11 +52,13 @@ CUresult gpw_noted_gp_node_alloc_told(struct gpw_session *s, CUgraphNode node,
 CUresult gpw_cuDeviceGraphMemTrim(struct gpw_session *s, CUdevice device)
 {
     uint64_t last = gpw_memory_last_free(s);
-    bool waits = gpw_memory_frees_under_way(s, last);
-    for (uint32_t i = 0; waits && i < s->device_count; i++)
-        if (s->devices[i] == device)
-            s->memory->windows[i].graphs_trim_behind = last;
-    return waits ? CUDA_SUCCESS : s->driver->cuDeviceGraphMemTrim(device);
+    CUdevice real;
+    if (gpw_device_take(s, device, &real) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!gpw_memory_frees_under_way(s, last))
+        return s->driver->cuDeviceGraphMemTrim(real);
+    s->memory->windows[device].graphs_trim_behind = last;
+    return CUDA_SUCCESS;
 }
 
 void gpw_graph_memory_freed(struct gpw_session *s)
