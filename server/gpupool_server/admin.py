@@ -219,15 +219,14 @@ class AdminServer:
         task.add_done_callback(self._serving.discard)
 
     async def _talk(self, connection: socket.socket) -> None:
-        reader, writer = await streams.of_accepted(connection, MAX_LINE)
         try:
-            await self._serve(reader, writer)
+            reader, writer = await streams.of_accepted(connection, MAX_LINE)
+            with contextlib.closing(writer):
+                await self._serve(reader, writer)
         except OSError:
             pass  # the client went away
         except asyncio.CancelledError:
             pass  # the server is stopping
-        finally:
-            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
