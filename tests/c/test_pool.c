@@ -303,6 +303,7 @@ static void a_trim_waits_for_the_frees_before(void **state)
     assert_int_equal(charged, 2 * MIB); /* once */
     assert_int_equal(gpw_cuMemPoolTrimTo(&session, pool, 0), CUDA_SUCCESS);
     assert_int_equal(charged, 0);
+    assert_int_equal(gpw_cuMemPoolDestroy(&session, pool), CUDA_SUCCESS);
 }
 
 static void a_device_keeps_its_own(void **state)
