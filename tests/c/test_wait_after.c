@@ -1,4 +1,5 @@
 /* Waits for streams and contexts, over a driver whose streams finish when the test says so. */
+#include "freed.h"
 #include "waits_story.h"
 
 /* --- after a stream ------------------------------------------------------------------- */
@@ -209,6 +210,26 @@ static void after_a_context_waits_for_every_stream(void **state)
     assert_int_equal(a.result, CUDA_SUCCESS);
 }
 
+static CUstream freed_in;
+
+bool gpw_freed_in(const struct gpw_session *s, CUstream stream)
+{
+    (void)s;
+    return freed_in && stream == freed_in;
+}
+
+static void after_a_context_the_driver_knows_what_is_freed(void **state)
+{
+    (void)state;
+    struct answer a = {'a', 0, CUDA_ERROR_UNKNOWN};
+    name_streams();
+    freed_in = stream_at(2);
+    after_all(&a);
+    freed_in = NULL;
+    expect_story("a");
+    assert_int_equal(gpu.records, 2); /* in the legacy stream, and in that one */
+}
+
 static void after_an_idle_context_is_now(void **state)
 {
     (void)state;
@@ -294,6 +315,7 @@ int main(void)
         TEST(events_stay_with_their_context_and_go_with_it),
         TEST(after_a_context_waits_for_every_stream),
         TEST(after_an_idle_context_is_now),
+        TEST(after_a_context_the_driver_knows_what_is_freed),
         TEST(other_contexts_and_captures_are_left_alone),
         TEST(a_stream_of_the_context_that_has_failed_says_so),
         TEST(a_failure_among_many_events_gives_all_of_them_back),

@@ -50,6 +50,12 @@ __attribute__((weak)) bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordi
     return false;
 }
 
+__attribute__((weak)) bool gpw_freed_in(const struct gpw_session *s, CUstream stream)
+{
+    (void)s, (void)stream;
+    return false;
+}
+
 __attribute__((weak)) void gpw_freed_written(struct gpw_session *s, CUstream stream, bool context,
                                              const uint64_t *word, uint64_t number)
 {

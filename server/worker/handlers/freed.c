@@ -26,12 +26,20 @@ struct gpw_sight {
     struct gpw_sight *next;
 };
 
+bool gpw_freed_in(const struct gpw_session *s, CUstream stream)
+{
+    const struct gpw_freed *f = &s->memory->freed;
+    for (unsigned i = 0; i < f->count; i++)
+        if (f->streams[i] == stream)
+            return true;
+    return false;
+}
+
 void gpw_freed_note(struct gpw_session *s, CUstream stream)
 {
     struct gpw_freed *f = &s->memory->freed;
-    for (unsigned i = 0; i < f->count; i++)
-        if (f->streams[i] == stream)
-            return;
+    if (gpw_freed_in(s, stream))
+        return;
     if (f->count == GPW_FREED_STREAMS) /* the oldest is left to the driver */
         memmove(f->streams, f->streams + 1, --f->count * sizeof f->streams[0]);
     f->streams[f->count++] = stream;

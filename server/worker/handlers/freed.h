@@ -6,6 +6,9 @@
 
 /* The driver frees something behind what is in the stream. */
 void gpw_freed_note(struct gpw_session *s, CUstream stream);
+/* Whether something is freed there of which the driver has not been told: to ask the stream whether
+ * its work is over tells it nothing, an event behind it does. */
+bool gpw_freed_in(const struct gpw_session *s, CUstream stream);
 /* Behind the stream's work, or that of the whole context, the GPU writes a number by which the client
  * knows that it is over. */
 void gpw_freed_written(struct gpw_session *s, CUstream stream, bool context, const uint64_t *word,

@@ -6,6 +6,7 @@
 
 #include "budget.h"
 #include "capture_watch.h"
+#include "freed.h"
 #include "green.h"
 #include "handles.h"
 #include "left.h"
@@ -469,7 +470,7 @@ static void add_stream(struct gpw_session *s, uint64_t id, uint64_t real, void *
         status != CU_STREAM_CAPTURE_STATUS_NONE)
         return;
     CUresult r = s->driver->cuStreamQuery(stream);
-    if (r == CUDA_ERROR_NOT_READY)
+    if (r == CUDA_ERROR_NOT_READY || (r == CUDA_SUCCESS && gpw_freed_in(s, stream)))
         r = after_add(s, e->after, stream);
     e->result = r;
 }
