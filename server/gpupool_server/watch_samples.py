@@ -9,8 +9,8 @@ import math
 CERTAIN = 18.0
 
 #: An honest tenant may be found outside of its turns in so many of all looks, since some work of
-#: drivers asks for no turn: on an H100 in one of thirty, of one program that made and ended contexts
-#: all the time, and again in one of thirty of eight such programs.
+#: drivers asks for no turn: on an H100 in one of thirty, of one program that made and ended
+#: contexts all the time, and again in one of thirty of eight such programs.
 STRAY = 0.08
 
 #: Looks are judged over the settings' time, and over so many times as much: the less of its time a
