@@ -46,16 +46,19 @@ class Lossy(io.TextIOBase):
     """A file of lines. Where nobody reads them any more, or the disk is full, they are lost: what
     is served goes on without."""
 
+    #: Its own: a last flush comes when this module's names are gone.
+    _lost = contextlib.suppress(OSError, ValueError)
+
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):
+        with self._lost:
             self._file.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        with self._lost:
             self._file.flush()
 
 
