@@ -10,6 +10,8 @@
 /* Before a question is asked again, for which a handshake may take twice as long. */
 #define ASK_PAUSE_US 50000
 #define ASK_DOUBLINGS 3
+/* A server that is busy, or only begins, may break off before; who does so this often is none. */
+#define ASK_BREAKS 5
 
 /* A question, and how it went so far. */
 struct question {
@@ -104,7 +106,7 @@ static int question_broken(struct question *q, bool again)
 {
     bool slow = gp_clock_ns() - q->begun >= (int64_t)LINK_HANDSHAKE_MS * 1000000;
     if (q->link.shaken) /* who takes the questions may just have died, and has a successor */
-        return q->cut++ ? -EPROTO : -EAGAIN;
+        return ++q->cut < ASK_BREAKS ? -EAGAIN : -EPROTO;
     q->trouble = link_curve_trouble(&q->curve, q->url, gp_deadline_left_ms(q->deadline, 1000));
     switch (q->trouble) {
     case LINK_TROUBLE_SILENT:
@@ -177,7 +179,7 @@ static int ask_once(struct question *q, const struct iovec *text, void *answer, 
     if (rc == 0 && zmq_send(q->link.socket, text->iov_base, text->iov_len, ZMQ_DONTWAIT) < 0)
         rc = link_errno();
     if (rc == 0)
-        rc = answer_wait(q, answer, answer_size, before > 0);
+        rc = answer_wait(q, answer, answer_size, before + 1 >= ASK_BREAKS);
     q->connected |= q->link.connected;
     link_close(&q->link, 0);
     link_context_end(ctx);
