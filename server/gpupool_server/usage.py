@@ -61,7 +61,7 @@ _NO_SAMPLES = (0, 6)
 
 #: A soft GPU's driver takes nothing, so what is there for a moment counts from the first byte;
 #: and machines without a GPU are often slow ones.
-SOFT = Own(0, 0, looks=9, asked_seconds=ASKED_SECONDS)
+SOFT = Own(0, 0, looks=19, asked_seconds=ASKED_SECONDS)
 
 _MOST_PID = 1 << 22
 _MOST = 1 << 62

@@ -123,7 +123,7 @@ class Card:
         ]
 
 
-@pytest.mark.parametrize("part", [0.0, 0.01, 0.05, 0.25, 0.5])
+@pytest.mark.parametrize("part", [0.0, 0.05, 0.5])
 @pytest.mark.parametrize(("period", "differ"), [(0.02, 0.1), (0.1, 0.001), (1.0, 0.1)])
 def test_honest_tenants_are_never_ended(part: float, period: float, differ: float) -> None:
     """Also where rounds are as regular as the driver's looks are."""
