@@ -72,15 +72,13 @@ class Red:
         return [(x.now_ns / NS, each) for x in self.looks(seconds) for each in watched.look(x)]
 
 
-def renewed(
-    count: int, life: float, *, groups: bool, unseen: bool = False
-) -> Callable[[float], tuple[Member, ...]]:
+def renewed(count: int, life: float, *, groups: bool) -> Callable[[float], tuple[Member, ...]]:
     """So many sessions at a time, each for so long."""
 
     def sessions(at: float) -> tuple[Member, ...]:
         first = 10 + int(at / life) * count
         return tuple(
-            Member(pid, f"red/{pid}" if groups else "red", 0, 0, unseen=unseen)
+            Member(pid, f"red/{pid}" if groups else "red", 0, 0, unseen=False)
             for pid in range(first, first + count)
         )
 
