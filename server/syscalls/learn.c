@@ -46,8 +46,22 @@ static int filter_install(void)
     return (int)fd;
 }
 
+static void write_down(int out, struct gp_counts *counts)
+{
+    size_t length, done = 0;
+    char *text = gp_counts_text(counts, &length);
+    while (text && done < length) {
+        ssize_t n = write(out, text + done, length - done);
+        if (n <= 0)
+            break;
+        done += (size_t)n;
+    }
+    free(text);
+    memset(counts, 0, sizeof *counts);
+}
+
 /* One call; whether there can be more. */
-static bool hear(int listener, struct seccomp_notif *call, size_t call_size,
+static bool hear(int listener, int out, struct seccomp_notif *call, size_t call_size,
                  struct seccomp_notif_resp *answer, size_t answer_size, struct gp_counts *counts)
 {
     struct pollfd ready = {.fd = listener, .events = POLLIN};
@@ -59,23 +73,13 @@ static bool hear(int listener, struct seccomp_notif *call, size_t call_size,
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, call) != 0)
         return errno == EINTR || errno == ENOENT; /* it was killed meanwhile */
     gp_counts_add(counts, &call->data);
+    /* before it ends: with the last worker of a lease its pid namespace ends, and this process */
+    if (call->data.nr == SYS_exit_group)
+        write_down(out, counts);
     memset(answer, 0, answer_size);
     answer->id = call->id;
     answer->flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
     return ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, answer) == 0 || errno == ENOENT;
-}
-
-static void write_down(int out, const struct gp_counts *counts)
-{
-    size_t length, done = 0;
-    char *text = gp_counts_text(counts, &length);
-    while (text && done < length) {
-        ssize_t n = write(out, text + done, length - done);
-        if (n <= 0)
-            break;
-        done += (size_t)n;
-    }
-    free(text);
 }
 
 static int supervise(int listener, int out)
@@ -93,7 +97,7 @@ static int supervise(int listener, int out)
     struct seccomp_notif_resp *answer = malloc(answer_size);
     struct gp_counts *counts = calloc(1, sizeof *counts);
     if (call && answer && counts) {
-        while (hear(listener, call, call_size, answer, answer_size, counts))
+        while (hear(listener, out, call, call_size, answer, answer_size, counts))
             ;
         write_down(out, counts);
     }

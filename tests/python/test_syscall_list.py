@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -94,11 +96,14 @@ def test_bad_lines(text: str, what: str) -> None:
     assert what in str(error.value)
 
 
-def _learned(counts: Path) -> dict[tuple[str, str], int]:
+def _learned(counts: Path) -> Counter[tuple[str, str]]:
     with counts.open(encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until the last that is watched has ended
         lines = [line.split() for line in file]
-    return {(call, key): int(count) for call, key, count in lines}
+    found: Counter[tuple[str, str]] = Counter()
+    for call, key, count in lines:
+        found[call, key] += int(count)
+    return found
 
 
 def test_learning_counts_what_a_program_and_its_children_call(tmp_path: Path) -> None:
@@ -116,6 +121,16 @@ def test_learning_counts_what_a_program_and_its_children_call(tmp_path: Path) ->
     assert found["getppid", "-"] == 7
     assert found["socketpair", "0x1"] == 1
     assert found["exit_group", "-"] == 2  # its own and the child's
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace like that")
+def test_what_was_learned_is_kept_where_all_ends_with_the_program(tmp_path: Path) -> None:
+    """As with the last worker of a lease: whoever is in its pid namespace is killed."""
+    learn = paths.find_home().part("libexec/gpupool-learn")
+    counts = tmp_path / "counts"
+    command = ["unshare", "--pid", "--fork", str(learn), str(counts), "--", "true"]
+    assert subprocess.run(command, check=False).returncode == 0
+    assert _learned(counts)["exit_group", "-"] == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["f"], ["f", "true"], ["f", "--"]])
