@@ -91,7 +91,8 @@ void gp_board_gpu_get(struct gp_board *f, struct gp_board_gpu *gpu)
     *gpu = f->gpu;
 }
 
-static struct tenant_slot *tenant_find(struct gp_board *f, const char *name)
+/* That with this name; with none, one that is free. */
+static struct tenant_slot *slot_find(struct gp_board *f, const char *name)
 {
     for (int i = 0; i < GP_BOARD_TENANTS; i++)
         if (strncmp(f->tenants[i].name, name, GP_BOARD_NAME) == 0)
@@ -99,10 +100,15 @@ static struct tenant_slot *tenant_find(struct gp_board *f, const char *name)
     return NULL;
 }
 
+struct tenant_slot *gp_board_find(struct gp_board *f, const char *name)
+{
+    return *name ? slot_find(f, name) : NULL;
+}
+
 /* The slot of a new tenant, cleared but for its name. */
 static struct tenant_slot *tenant_new(struct gp_board *f, const char *name, uint64_t now)
 {
-    struct tenant_slot *t = tenant_find(f, "");
+    struct tenant_slot *t = slot_find(f, "");
     if (!t)
         return NULL;
     memset(t, 0, sizeof *t);
@@ -116,7 +122,7 @@ int gp_board_tenant_set(struct gp_board *f, const char *name, const struct gp_bo
     if (!gp_board_name_ok(name) || !gp_board_grant_ok(grant))
         return -EINVAL;
     int r = 0;
-    struct tenant_slot *t = tenant_find(f, name);
+    struct tenant_slot *t = gp_board_find(f, name);
     if (!t && !(t = tenant_new(f, name, gp_board_now())))
         r = -ENOSPC;
     else if (grant->memory_limit && !gp_board_memory_fits(f, t, grant->memory_limit) &&
@@ -132,7 +138,7 @@ int gp_board_tenant_set(struct gp_board *f, const char *name, const struct gp_bo
 
 int gp_board_tenant_remove(struct gp_board *f, const char *name)
 {
-    struct tenant_slot *t = *name ? tenant_find(f, name) : NULL;
+    struct tenant_slot *t = gp_board_find(f, name);
     int r = !t ? -ENOENT : t->usage.members ? -EBUSY : 0;
     if (r == 0) {
         if (f->holder == gp_board_index(f, t))
@@ -174,7 +180,8 @@ int gp_board_tenants(struct gp_board *f, struct gp_board_tenant *tenants, int ro
         tenants[n].usage.waited_ns += waiting_ns(f, (uint32_t)i, now);
         if (f->holder == i && now > f->turn_began)
             tenants[n].usage.held_ns += now - f->turn_began;
-        tenants[n++].usage.entitled = t->weight ? t->ceiling : 0;
+        tenants[n].usage.entitled = t->weight ? t->ceiling : 0;
+        tenants[n++].usage.due = t->weight;
     }
     return n;
 }
@@ -183,7 +190,7 @@ int gp_board_tenants(struct gp_board *f, struct gp_board_tenant *tenants, int ro
 
 int gp_board_join(struct gp_board *f, const char *tenant)
 {
-    struct tenant_slot *t = *tenant ? tenant_find(f, tenant) : NULL;
+    struct tenant_slot *t = gp_board_find(f, tenant);
     if (!t)
         return -ENOENT;
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {

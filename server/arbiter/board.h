@@ -76,6 +76,7 @@ struct gp_board_usage {
     uint64_t host_used; /* of the host's memory, as its workers say */
     uint32_t members;   /* workers */
     uint32_t entitled;  /* permille that the policy gives it now, ceiling */
+    uint32_t due;       /* its weight beside others' in what is contended for, 0: none */
 };
 
 struct gp_board_tenant {
@@ -100,6 +101,11 @@ int gp_board_tenant_set(struct gp_board *b, const char *name, const struct gp_bo
 int gp_board_tenant_remove(struct gp_board *b, const char *name);
 /* All tenants; returns how many, at most `room`. */
 int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int room);
+/* Work of `name` went on for `ns` in turns of `whose`, unasked: it pays for that, and for what `whose`
+ * was charged meanwhile, out of the turns that it is to have. Nothing is where the policy knows no
+ * turns; an unknown `whose` has been removed. -ENOENT; -EINVAL: longer than GP_BOARD_CHARGE_MOST. */
+#define GP_BOARD_CHARGE_MOST UINT64_C(60000000000)
+int gp_board_charge(struct gp_board *b, const char *name, const char *whose, uint64_t ns);
 /* JSON of everything: {"gpu": {policy, max_inst, prio_ratio, hardware, memory_total},
  * "tenants": [{name, grant's and usage's fields}], "processes": [{pid, tenant (its
  * name), memory_used, memory_given, questions, slice_us, busy_ns, overdue, late (it is still at

@@ -109,6 +109,8 @@ bool gp_board_name_ok(const char name[GP_BOARD_NAME]);
 bool gp_board_gpu_ok(const struct gp_board_gpu *gpu);
 bool gp_board_grant_ok(const struct gp_board_grant *grant);
 
+/* NULL: there is none of that name. */
+struct tenant_slot *gp_board_find(struct gp_board *f, const char *name);
 /* Of the member. */
 struct tenant_slot *gp_board_tenant_of(struct gp_board *f, const struct member_slot *m);
 /* Whose turn it is, NULL: nobody's. */
@@ -125,6 +127,14 @@ void gp_board_recount(struct gp_board *f);
 
 /* Weights and ceilings after any change of policy, grants or presence. */
 void gp_board_entitle(struct gp_board *f);
+/* Whether the weights alone keep all that are at work under their ceilings (charge.c). */
+bool gp_board_weights_suffice(const struct gp_board *f);
+/* Whether a tenant may have turns now, as far as its ceiling goes. */
+bool gp_board_eligible(const struct gp_board *f, struct tenant_slot *t, uint64_t now);
+/* Whether those of high priority may go first, and work beside others. */
+bool gp_board_high_allowed(struct gp_board *f, uint64_t now);
+/* The tenant pays for the time until `now`, from where it has paid last. */
+void gp_board_charge_to(struct gp_board *f, struct tenant_slot *t, uint64_t now);
 /* Move the turn on if it is time to. */
 void gp_board_turn(struct gp_board *f, uint64_t now);
 /* Whose time it is, for all tenants. */

@@ -134,6 +134,16 @@ static int do_turns(struct command *c)
     return described(c, gp_board_describe_turns(c->a->board, since, c->out, c->size));
 }
 
+/* charge NAME NS [WHOSE] (gp_board_charge) */
+static int do_charge(struct command *c)
+{
+    unsigned long long ns;
+    char name[GP_BOARD_NAME], whose[GP_BOARD_NAME] = "";
+    if (sscanf(c->words, "%95s %llu %95s", name, &ns, whose) < 2)
+        return -EINVAL;
+    return gp_board_charge(c->a->board, name, whose, ns);
+}
+
 /* hello VERSION: of the commands and of pages, before anything else -> the arbiter's pid */
 static int do_hello(struct command *c)
 {
@@ -152,7 +162,8 @@ static const struct {
 } commands[] = {{"hello", do_hello},     {"gpu", do_gpu},           {"tenant", do_tenant},
                 {"remove", do_remove},   {"join", do_join},         {"adopt", do_adopt},
                 {"started", do_started}, {"leave", do_leave},       {"reap", do_reap},
-                {"seat", do_seat},       {"describe", do_describe}, {"turns", do_turns}};
+                {"seat", do_seat},       {"describe", do_describe}, {"turns", do_turns},
+                {"charge", do_charge}};
 
 #define NUMBER 16 /* bytes before the rest of an answer */
 

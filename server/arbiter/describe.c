@@ -41,10 +41,10 @@ static void say_tenant(struct text *t, const struct gp_board_tenant *x)
         (unsigned long long)u->waited_ns);
     say(t,
         "\"turns\": %llu, \"launches\": %llu, \"bytes_copied\": %llu, \"copy_ns\": %llu, "
-        "\"host_used\": %llu, \"members\": %u, \"entitled\": %u}",
+        "\"host_used\": %llu, \"members\": %u, \"entitled\": %u, \"due\": %u}",
         (unsigned long long)u->turns, (unsigned long long)u->launches,
         (unsigned long long)u->bytes_copied, (unsigned long long)u->copy_ns,
-        (unsigned long long)u->host_used, u->members, u->entitled);
+        (unsigned long long)u->host_used, u->members, u->entitled, u->due);
 }
 
 /* One that has never asked for anything has let nothing in, and is of no release. */

@@ -23,9 +23,6 @@
 /* How far behind a tenant may be that comes with work after it had none: what it did
  * not use longer ago than this, and two of the longest turns of late, is lost. */
 #define CREDIT (60 * MS)
-/* Tokens: what may be saved up, and what must be there to go on after a shortage. */
-#define BURST ((int64_t)(30 * MS))
-#define RESUME ((int64_t)(3 * MS))
 /* Who has been alone for so long has work on the GPU that nobody waited for when it was
  * submitted: that is no debt. */
 #define ALONE (50 * MS)
@@ -34,80 +31,6 @@
 /* And one that nobody begins: whoever asked for it is stopped, or means harm. */
 #define UNUSED (100 * MS)
 
-/* --- what a tenant may still have ------------------------------------------------- */
-
-static void tokens_refill(struct tenant_slot *t, uint64_t now)
-{
-    if (now <= t->tokens_at)
-        return;
-    t->tokens += (int64_t)((now - t->tokens_at) * gp_board_ceiling(t) / 1000);
-    t->tokens_at = now;
-    if (t->tokens > BURST)
-        t->tokens = BURST;
-}
-
-/*
- * Whether the weights alone keep all that are at work under their ceilings. Then the
- * ceilings must be left aside: buckets that sum to the whole GPU would all run dry a
- * little, and the GPU would idle for it.
- */
-static bool weights_suffice(const struct gp_board *f)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < GP_BOARD_TENANTS; i++)
-        if (f->tenants[i].busy || f->tenants[i].wanting)
-            sum += f->tenants[i].weight;
-    for (int i = 0; i < GP_BOARD_TENANTS; i++) {
-        const struct tenant_slot *t = &f->tenants[i];
-        if ((t->busy || t->wanting) && 1000 * (uint64_t)t->weight > (t->ceiling + 2) * sum)
-            return false;
-    }
-    return true;
-}
-
-static bool eligible(const struct gp_board *f, struct tenant_slot *t, uint64_t now)
-{
-    if (t->weight == 0)
-        return false;
-    if (t->ceiling >= 1000 || f->relaxed)
-        return true;
-    tokens_refill(t, now);
-    if (t->tokens <= 0)
-        t->starved = 1;
-    else if (t->tokens >= RESUME)
-        t->starved = 0;
-    return !t->starved;
-}
-
-static bool high_allowed(struct gp_board *f, uint64_t now)
-{
-    if (now > f->high_tokens_at)
-        f->high_tokens += (int64_t)((now - f->high_tokens_at) * f->gpu.prio_ratio / 100);
-    f->high_tokens_at = now;
-    if (f->high_tokens > BURST)
-        f->high_tokens = BURST;
-    return f->high_tokens > 0;
-}
-
-static void charge(struct gp_board *f, struct tenant_slot *t, uint64_t now)
-{
-    if (now <= t->charged_to)
-        return;
-    uint64_t ns = now - t->charged_to;
-    t->charged_to = now;
-    if (!t->amnesty)
-        t->vtime += ns * 1000 / gp_board_weight(t);
-    if (t->ceiling < 1000) {
-        if (!f->relaxed)
-            t->tokens -= (int64_t)ns; /* before the refill, which ends at what may be saved */
-        tokens_refill(t, now);
-    }
-    if (t->grant.high_priority) {
-        f->high_tokens -= (int64_t)ns;
-        high_allowed(f, now);
-    }
-}
-
 /* --- the turn ----------------------------------------------------------------------- */
 
 /* Whoever waits and is furthest behind, but not `except`; high priority goes first. */
@@ -115,10 +38,10 @@ static struct tenant_slot *next_of(struct gp_board *f, const struct tenant_slot 
                                    uint64_t now)
 {
     struct tenant_slot *best = NULL;
-    bool best_high = false, high = high_allowed(f, now);
+    bool best_high = false, high = gp_board_high_allowed(f, now);
     for (int i = 0; i < GP_BOARD_TENANTS; i++) {
         struct tenant_slot *t = &f->tenants[i];
-        if (!t->name[0] || t == except || !t->wanting || !eligible(f, t, now))
+        if (!t->name[0] || t == except || !t->wanting || !gp_board_eligible(f, t, now))
             continue;
         bool is_high = t->grant.high_priority && high;
         if (!best || is_high > best_high ||
@@ -232,7 +155,7 @@ static void turn_force(struct gp_board *f, struct tenant_slot *t, uint64_t now)
         if (m->pid && m->busy && gp_board_tenant_of(f, m) == t)
             m->overdue += m->late = 1;
     }
-    charge(f, t, now);
+    gp_board_charge_to(f, t, now);
     turn_take(f, now);
 }
 
@@ -247,10 +170,10 @@ static void turn_of_busy(struct gp_board *f, struct tenant_slot *t, uint64_t now
     }
     bool over = now >= f->quantum_end;
     if (over || t->ceiling < 1000)
-        charge(f, t, now);
+        gp_board_charge_to(f, t, now);
     bool preempted = other && other->grant.high_priority && !t->grant.high_priority &&
-                     high_allowed(f, now);
-    if (!eligible(f, t, now) || preempted ||
+                     gp_board_high_allowed(f, now);
+    if (!gp_board_eligible(f, t, now) || preempted ||
         (over && other && (t->amnesty || gp_gang_due(f, other) < gp_gang_due(f, t)))) {
         turn_end(f, now);
         return;
@@ -266,7 +189,7 @@ static void charge_idle(struct gp_board *f, struct tenant_slot *t, uint64_t now)
     uint64_t since = others_wait_since(f, t, now);
     if (t->charged_to < since)
         t->charged_to = since;
-    charge(f, t, now);
+    gp_board_charge_to(f, t, now);
 }
 
 /* Members that have asked for the turn and do not use it do not wait any more. */
@@ -288,7 +211,7 @@ static void turn_of_idle(struct gp_board *f, struct tenant_slot *t, uint64_t now
     bool unused = other && t->wanting && idle >= UNUSED;
     if (unused)
         forget_wants(f, t);
-    if (f->yielding || !eligible(f, t, now) || (other && gp_gang_over(f, t, other, now)) ||
+    if (f->yielding || !gp_board_eligible(f, t, now) || (other && gp_gang_over(f, t, other, now)) ||
         (other && idle >= gp_gang_grace(t, GRACE) && !t->wanting)) {
         if (!f->yielding)
             turn_end(f, now);
@@ -304,7 +227,7 @@ void gp_board_turn(struct gp_board *f, uint64_t now)
 {
     if (f->open)
         return;
-    f->relaxed = weights_suffice(f);
+    f->relaxed = gp_board_weights_suffice(f);
     gp_gangs_look(f, now);
     vclock_set(f);
     for (int again = 0; again < 2; again++) {
@@ -330,7 +253,7 @@ void gp_board_turn(struct gp_board *f, uint64_t now)
         contended = f->tenants[i].grant.high_priority && f->tenants[i].usage.members;
     if (contended && !f->contended && now - f->contended_at > ALONE && holder) {
         if (holder->busy)
-            charge(f, holder, now);
+            gp_board_charge_to(f, holder, now);
         else
             charge_idle(f, holder, now);
         holder->amnesty = holder->busy != 0;
@@ -382,7 +305,7 @@ void gp_board_member_quiet(struct gp_board *f, struct member_slot *m, uint64_t s
     if (!m->busy)
         return;
     gp_board_busy_count(t, since);
-    charge(f, t, since);
+    gp_board_charge_to(f, t, since);
     m->busy = m->late = 0;
     if (--t->busy == 0) {
         t->idle_since = since;
@@ -395,7 +318,7 @@ static bool runs_beside(struct gp_board *f, const struct tenant_slot *t, uint64_
 {
     if (f->open)
         return true;
-    return t->grant.high_priority && f->gpu.hardware && t->weight && high_allowed(f, now);
+    return t->grant.high_priority && f->gpu.hardware && t->weight && gp_board_high_allowed(f, now);
 }
 
 bool gp_board_enter(struct gp_board *f, int member)
@@ -420,7 +343,7 @@ bool gp_board_enter(struct gp_board *f, int member)
         gp_board_turn(f, now);
         mine = f->holder == gp_board_index(f, t) && !f->yielding;
     } else if (t->grant.high_priority && m->busy) {
-        charge(f, t, now);
+        gp_board_charge_to(f, t, now);
     }
     m->beside = beside;
     if (mine)
@@ -485,7 +408,7 @@ void gp_board_member_worked(struct gp_board *f, int member, uint64_t ns, uint64_
         t->busy_from = now;
     if (t->charged_to + ns < now)
         t->charged_to = now - ns;
-    charge(f, t, now);
+    gp_board_charge_to(f, t, now);
 }
 
 void gp_board_idle(struct gp_board *f, int member, uint64_t idle_ns)

@@ -188,6 +188,9 @@ class ArbitratedBoard:
         text, _ = self._perform(f"turns {since}", "describe its turns")
         return read_turns(text)
 
+    def charge(self, name: str, ns: int, whose: str) -> None:
+        self._perform(f"charge {name} {ns} {whose}", f"charge {name}")
+
     def close(self) -> None:
         """Let go of it; its workers keep it."""
         if self._connection is not None:

@@ -97,6 +97,8 @@ class Account:
     held_ns: int | None = None
     #: Of that, after it should have ended; 0 also of an arbiter of an older release.
     ending_ns: int = 0
+    #: Its weight beside others' in what is contended for; 0: none, or an older release.
+    due: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,11 @@ class Board(Protocol):
 
     def turns(self, since: int) -> TurnLog:
         """From number ``since`` on; ENOSYS: the arbiter is of an older release."""
+
+    def charge(self, name: str, ns: int, whose: str) -> None:
+        """Work of ``name`` went on so long in turns of ``whose``: it has less of the next ones.
+
+        ENOENT; EINVAL: over a minute; ENOSYS: the arbiter is of an older release."""
 
     def close(self) -> None: ...
 

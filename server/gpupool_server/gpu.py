@@ -175,6 +175,15 @@ class Gpu:
             self._log.debug("a board does not say whose turn it was", reason=str(error))
             return None
 
+    def charge(self, name: str, ns: int, whose: str) -> None:
+        """An account pays for so much time in turns of ``whose``; nothing if it has just gone."""
+        if self.board is None:
+            return
+        try:
+            self.board.charge(name, ns, whose)
+        except BoardError as error:
+            self._log.debug("work in others' turns is not paid for", reason=str(error))
+
     def utilisation(self, name: str | None = None) -> int | None:
         """Thousandths of the last second in which a tenant, or (None) any, was at work."""
         before, last = self.snapshots

@@ -4,8 +4,8 @@
  * 4), 1 byte how many words and whether the arbiter looks then, and the words. Instead of a write
  * (LIMITS) each byte of its words is a change of limits: whose, whether it is forced, how many
  * MiB; (RULES) of how the GPU is shared: the policy, and what the worker and its neighbour are; or
- * (TIME) so much time passes, as a power of two; or (RING) the worker rings its bell so often before
- * the arbiter looks. Whatever there is in the page, the arbiter neither crashes nor hangs, and the neighbour's
+ * (TIME) so much time passes, as a power of two; (RING) the worker rings its bell so often before
+ * the arbiter looks; or (CHARGE) one of them pays for time in the other's turns. Whatever there is in the page, the arbiter neither crashes nor hangs, and the neighbour's
  * memory and rights are what the server says.
  */
 #include <errno.h>
@@ -29,6 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define RULES 0xfe
 #define TIME 0xfd
 #define RING 0xfc
+#define CHARGE 0xfb
 #define POLICIES 7
 /* More is no news. */
 #define STEPS_MOST 16
@@ -274,6 +275,16 @@ static void pass(struct game *g, uint8_t how)
     now += UINT64_C(1) << how % 40;
 }
 
+/* What one of them is found at in the other's turns, up to all that a watchdog can say. */
+static void charge(struct game *g, uint8_t how)
+{
+    char line[96];
+    enum who who = how & 1 ? NEIGHBOUR : LIAR;
+    unsigned long long ns = how >> 1 == 127 ? GP_BOARD_CHARGE_MOST : 1ull << (how >> 1) % 36;
+    snprintf(line, sizeof line, "charge %s %llu %s", names[who], ns, names[!who]);
+    require(command(g->a, line) == (ns > GP_BOARD_CHARGE_MOST ? -EINVAL : 0));
+}
+
 static void ring(struct game *g, uint8_t times)
 {
     rings = times;
@@ -281,15 +292,15 @@ static void ring(struct game *g, uint8_t times)
     rings = 0;
 }
 
-static void (*const changes[])(struct game *, uint8_t) = {ring, pass, change_rules, change};
+static void (*const changes[])(struct game *, uint8_t) = {charge, ring, pass, change_rules, change};
 
 /* The words of one step of the input: into the page from `begin` on, or what they change. */
 static void step(struct game *g, uint8_t where, const uint8_t *words, size_t bytes)
 {
     struct gp_page *page = g->a->seats[LIAR].page;
     size_t begin = (size_t)where * 4 % sizeof *page;
-    if (where >= RING)
-        change_each(g, changes[where - RING], words, bytes);
+    if (where >= CHARGE)
+        change_each(g, changes[where - CHARGE], words, bytes);
     else
         memcpy((char *)page + begin, words,
                bytes > sizeof *page - begin ? sizeof *page - begin : bytes);

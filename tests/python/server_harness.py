@@ -49,6 +49,7 @@ class FakeBoard:
         self.denied: dict[str, int] = {}
         self.held_ns: dict[str, int] = {}
         self.log: list[Turn] = []
+        self.charged: list[tuple[str, int, str]] = []
         self.knows_turns = True
         self.dead: set[int] = set()
         self.now_ns = 0
@@ -118,6 +119,11 @@ class FakeBoard:
         turns = tuple(self.log[since:])
         return TurnLog(self.now_ns, since, turns, Turn("", self.now_ns, self.now_ns))
 
+    def charge(self, name: str, ns: int, whose: str) -> None:
+        if name not in self.grants:
+            raise BoardError(errno.ENOENT, f"charge {name}")
+        self.charged.append((name, ns, whose))
+
     def _account(self, name: str) -> Account:
         grant = self.grants[name]
         return Account(
@@ -138,6 +144,7 @@ class FakeBoard:
             copy_ns=6,
             members=sum(m.tenant == name for m in self.members.values()),
             entitled=1000,
+            due=grant.share,
             held_ns=self.held_ns.get(name),
         )
 

@@ -65,6 +65,22 @@ def test_nobodys_turn(folder: Path, open_board: Callable[[Path], Board]) -> None
     board.close()
 
 
+def test_work_in_others_turns_is_charged(folder: Path, open_board: Callable[[Path], Board]) -> None:
+    board = open_board(folder / "0.arbiter")
+    for name in ("research", "research/g"):
+        board.put(name, Grant(share=250))
+    board.charge("research", 10**9, "research/g")
+    board.charge("research", 10**9, "")  # which has been removed
+    with pytest.raises(BoardError) as caught:
+        board.charge("nobody", 1, "research")
+    assert caught.value.number == errno.ENOENT
+    with pytest.raises(BoardError) as caught:
+        board.charge("research", 61 * 10**9, "research/g")
+    assert caught.value.number == errno.EINVAL
+    assert [account.due for account in board.snapshot().tenants] == [250, 250]
+    board.close()
+
+
 @pytest.mark.parametrize(
     ("grant", "number"),
     [
