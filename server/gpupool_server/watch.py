@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpupool_common.sizes import format_size
+from gpupool_server.watch_debt import Debts
 from gpupool_server.watch_look import NS, Look, SeenWorker, Verdict
 from gpupool_server.watch_settings import WatchSettings
 from gpupool_server.watch_time import TimeHistory, Times
@@ -119,6 +120,7 @@ class History:
         self._beyond: dict[int, _Beyond] = {}
         self._kept = Kept()
         self._time = TimeHistory(settings, gpu)
+        self._debts = Debts(settings, gpu)
 
     @property
     def times(self) -> dict[str, tuple[Times | None, str]]:
@@ -127,13 +129,22 @@ class History:
         return self._time.times
 
     @property
+    def owed(self) -> dict[str, float]:
+        """Nanoseconds of the GPU, by tenant, that it had beyond its part (watch_debt.py)."""
+        return self._debts.owed
+
+    @property
     def hurried(self) -> bool:
         """Whether to look again soon."""
         return any(beyond.far for beyond in self._beyond.values())
 
     def look(self, now: Look) -> list[Verdict]:
         """Who is to be ended now, each once."""
-        found = [*self._look_at_memory(self._kept.look(now)), *self._time.look(now)]
+        found = [
+            *self._look_at_memory(self._kept.look(now)),
+            *self._time.look(now),
+            *self._debts.look(now),
+        ]
         once = {verdict.pid: verdict for verdict in reversed(found)}
         return list(once.values())
 

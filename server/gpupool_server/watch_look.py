@@ -33,6 +33,8 @@ class SeenWorker:
     slice_us: int = 0
     #: GPU time for which the driver has found it at work in others' turns (watch_turns.py).
     outside_ns: int = 0
+    #: And for which it was found at what it may have left there, while these had work.
+    left_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ class SeenTenant:
     forced: bool = False
     #: The limit before that, in bytes; 0: there was none, or it is not known.
     before: int = 0
+    #: What the policy gives it: its weight beside the others', and the most, in permille.
+    due: int = 0
+    most: int = 1000
     #: Of a tenant with all of its groups (watch_groups.py): as of its workers, and of those that
     #: have ended.
     outside_ns: int = 0
@@ -72,6 +77,8 @@ class Look:
     sample_ns: int = 0
     #: For how long tenants, each with all of its groups, were found at work in others' turns.
     outside_ns: Mapping[str, int] = field(default_factory=dict)
+    #: And for how long work was found that they have left there, while these had work.
+    left_ns: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, tenant: str) -> list[SeenWorker]:
         return [worker for worker in self.workers if worker.tenant == tenant]

@@ -27,3 +27,6 @@ class WatchSettings(BaseModel):
         100, description='a part of a GPU from 0.1% to 100%, e.g. "10%" or 0.1'
     )
     time_seconds: int = Field(5, ge=2, le=600, description="a whole number of seconds 2..600")
+    owed_seconds: int = Field(
+        60, ge=0, le=3600, description="a whole number of seconds 0..3600; 0: nobody is ended"
+    )

@@ -4,9 +4,10 @@ NVIDIA's driver looks some five times a second whose work is on a GPU. What it f
 moment: on an H100 (driver 580) each of 400 samples was of a process whose turn it was then, or had
 been 0.4 ms before or after. So each sample is compared with the arbiter's log of turns.
 
-Nothing is held against workers that say that work of them outlives their turns. A kernel that waits
-for another rank had all but one of 24 samples beside kernels of 50 us, and 16 of 25 beside as much
-work as a neighbour can queue: the hardware goes on to it whenever others have nothing there.
+A worker may say that work of it outlives its turns, and one that has lost its turn still works.
+That is no lie: a kernel that waits for another rank had all but one of 24 samples beside kernels of
+50 us, and 16 of 25 beside as much work as a neighbour can queue, as the hardware goes on to it
+whenever others have nothing there. It is counted by itself, since it is paid for (watch_debt.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpupool_server.board import Member, Turn, TurnLog
+from gpupool_server.board import Account, Member, Turn, TurnLog
 from gpupool_server.claims import tenant_of
 from gpupool_server.watch_look import NS
 from gpupool_server.watch_samples import LONGEST_SECONDS
@@ -51,6 +52,15 @@ class Moments:
 
 
 @dataclass(frozen=True)
+class Left:
+    """Work that outlives its turns was found in another's, whose tenant had work for so long."""
+
+    account: str
+    whose: str
+    ns: int
+
+
+@dataclass(frozen=True)
 class _Known:
     """A worker, or what one has started."""
 
@@ -71,6 +81,12 @@ class OutsideTurns:
         #: Nanoseconds, by tenants with all of their groups, and with workers that have ended.
         self.of_tenant: Counter[str] = Counter()
         self.of_worker: Counter[int] = Counter()
+        #: Likewise, of work that may be there.
+        self.left_of_tenant: Counter[str] = Counter()
+        self.left_of_worker: Counter[int] = Counter()
+        #: What workers that say so, and have not lost their turns, were found at this time: for
+        #: work behind a lost turn the arbiter charges by its own clock.
+        self.unpaid: list[Left] = []
         self._turns: deque[Turn] = deque()
         #: What was before is not known.
         self._from_ns = 0
@@ -78,6 +94,7 @@ class OutsideTurns:
         #: When each tenant was found last.
         self._found_ns: dict[str, int] = {}
         self._lost = _LostTurns()
+        self._accounts = _Accounts()
 
     def forget(self, now_ns: int, *, renumbered: bool = False) -> None:
         """What was until now says nothing; ``renumbered``: turns are counted anew."""
@@ -86,20 +103,48 @@ class OutsideTurns:
         if renumbered:
             self.next = 0
 
-    def add(self, log: TurnLog, moments: Moments, workers: Iterable[Member]) -> None:
+    def add(
+        self,
+        log: TurnLog,
+        moments: Moments,
+        workers: Iterable[Member],
+        accounts: Iterable[Account] = (),
+    ) -> None:
         """All there is to know of the time since it was called last."""
         workers = tuple(workers)
         self._learn(log)
         self._lost.learn(log.now_ns, workers)
+        self._accounts.learn(log.now_ns, accounts)
         self._recognise(log.now_ns, moments.owners, {each.pid: each for each in workers})
+        self.unpaid = []
         for moment in moments.seen:
             known = self._known.get(moment.pid)
-            if known is not None and self._is_outside(known, moment.at_ns, log):
-                self.of_worker[known.worker] += moment.took_ns
-                self.of_tenant[tenant_of(known.account)] += moment.took_ns
-                self._found_ns[tenant_of(known.account)] = log.now_ns
+            if known is not None:
+                self._compare(known, moment, log)
         for name in [n for n, at in self._found_ns.items() if log.now_ns - at > FORGET_NS]:
-            del self.of_tenant[name], self._found_ns[name]
+            del self._found_ns[name], self.of_tenant[name], self.left_of_tenant[name]
+
+    def _compare(self, known: _Known, moment: Moment, log: TurnLog) -> None:
+        at_ns, tenant = moment.at_ns, tenant_of(known.account)
+        if not self._from_ns + MARGIN_NS <= at_ns <= log.now_ns - MARGIN_NS:
+            return
+        lost = self._lost.at(at_ns)
+        whose = self._in_turn_of(known.account, at_ns, log)
+        if whose is None:
+            return
+        if known.worker in lost or known.unseen:
+            ns = int(moment.took_ns * self._accounts.busy(whose))
+            if self._accounts.may_be_beside(known.account):
+                return
+            if ns and known.worker not in lost:
+                self.unpaid.append(Left(known.account, whose, ns))
+            if tenant_of(whose) != tenant:
+                self.left_of_worker[known.worker] += ns
+                self.left_of_tenant[tenant] += ns
+        elif whose or any(account != known.account for account in lost.values()):
+            self.of_worker[known.worker] += moment.took_ns
+            self.of_tenant[tenant] += moment.took_ns
+        self._found_ns[tenant] = log.now_ns
 
     def _learn(self, log: TurnLog) -> None:
         if log.first != self.next:  # some were forgotten
@@ -119,22 +164,20 @@ class OutsideTurns:
                 self._known[pid] = _Known(worker, member.tenant, unseen, now_ns)
         for pid in [p for p, known in self._known.items() if now_ns - known.at_ns > KEPT_NS]:
             del self._known[pid]
-        for pid in self.of_worker.keys() - {known.worker for known in self._known.values()}:
-            del self.of_worker[pid]
+        gone = {*self.of_worker, *self.left_of_worker}
+        for pid in gone - {known.worker for known in self._known.values()}:
+            del self.of_worker[pid], self.left_of_worker[pid]
 
-    def _is_outside(self, known: _Known, at_ns: int, log: TurnLog) -> bool:
-        if not self._from_ns + MARGIN_NS <= at_ns <= log.now_ns - MARGIN_NS:
-            return False
-        lost = self._lost.at(at_ns)
-        if known.worker in lost or known.unseen:
-            return False
-        taken = any(account != known.account for account in lost.values())
+    def _in_turn_of(self, account: str, at_ns: int, log: TurnLog) -> str | None:
+        """Another account, or nobody's: empty. None: it may have been its own."""
+        whose = ""
         for turn in (*self._turns, log.now):
             if turn.began_ns - MARGIN_NS <= at_ns <= turn.ended_ns + MARGIN_NS:
-                if turn.tenant in (known.account, ""):  # a group goes with its session
-                    return False
-                taken = taken or turn.began_ns <= at_ns <= turn.ended_ns
-        return taken
+                if turn.tenant in (account, ""):  # a group goes with its session
+                    return None
+                if turn.began_ns <= at_ns <= turn.ended_ns:
+                    whose = turn.tenant
+        return whose
 
 
 class _LostTurns:
@@ -163,3 +206,34 @@ class _LostTurns:
     def at(self, at_ns: int) -> dict[int, str]:
         """The accounts of those workers, then."""
         return {pid: account for pid, account, begin, end in self._times if begin <= at_ns <= end}
+
+
+class _Accounts:
+    """For which part of the time between two looks accounts had work, or waited with some."""
+
+    def __init__(self) -> None:
+        self._looked_ns = 0
+        self._before: Mapping[str, Account] = {}
+        self._busy: Mapping[str, float] = {}
+
+    def learn(self, now_ns: int, accounts: Iterable[Account]) -> None:
+        here = {each.name: each for each in accounts}
+        span = now_ns - self._looked_ns
+        self._busy = {
+            name: min(1.0, max(0.0, (_wanted(now) - _wanted(self._before[name])) / span))
+            for name, now in here.items()
+            if name in self._before and span > 0
+        }
+        self._before, self._looked_ns = here, now_ns
+
+    def busy(self, account: str) -> float:
+        """0: nothing is known of it."""
+        return self._busy.get(account, 0.0)
+
+    def may_be_beside(self, account: str) -> bool:
+        """Whether the arbiter lets it in out of turn."""
+        return account in self._before and self._before[account].high_priority
+
+
+def _wanted(account: Account) -> int:
+    return account.busy_ns + account.waited_ns

@@ -115,7 +115,11 @@ class Watchdog:
         found of tenants' time at the last look."""
         for watched in self._watched:
             if watched.gpu.index == gpu:
-                times = {name: _found(*found) for name, found in watched.history.times.items()}
+                history = watched.history
+                times = {
+                    name: {**_found(*found), "owed": round(history.owed.get(name, 0))}
+                    for name, found in history.times.items()
+                }
                 return {**watched.sees, "looks": watched.looks, "tenants": times}
         return {}
 
@@ -183,7 +187,9 @@ class Watchdog:
             return True
         log = watched.gpu.turns(watched.outside.next)
         if log is not None:
-            watched.outside.add(log, moments, now.processes)
+            watched.outside.add(log, moments, now.processes, now.tenants)
+            for left in watched.outside.unpaid:
+                watched.gpu.charge(left.account, left.ns, left.whose)
         return log is not None
 
     def _look_for_hidden(self, watched: _Watched, now: Snapshot, theirs: Usage) -> None:
@@ -255,6 +261,7 @@ def _look(watched: _Watched, now: Snapshot, theirs: Usage) -> Look:
                 unseen=member.unseen,
                 slice_us=member.slice_us,
                 outside_ns=watched.outside.of_worker[member.pid],
+                left_ns=watched.outside.left_of_worker[member.pid],
             )
             for member in now.processes
         ),
@@ -263,6 +270,7 @@ def _look(watched: _Watched, now: Snapshot, theirs: Usage) -> Look:
         era=watched.era,
         sample_ns=theirs.sample_ns,
         outside_ns=dict(watched.outside.of_tenant),
+        left_ns=dict(watched.outside.left_of_tenant),
     )
 
 
@@ -279,6 +287,8 @@ def _tenant(account: Account, watched: _Watched) -> SeenTenant:
         busy_ns=account.busy_ns,
         waited_ns=account.waited_ns,
         beside=account.high_priority,
+        due=account.due,
+        most=account.entitled,
         forced=claim is not None and claim.forced,
         before=claim.before if claim is not None else 0,
     )

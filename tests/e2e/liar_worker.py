@@ -40,14 +40,21 @@ class Liar:
             (folder / beside.name).symlink_to(beside)
         self._honest = self.worker.read_bytes()
 
-    def arm(self, mib: int = 0, works: int = 0, forks: bool = False, asks: bool = False) -> None:
+    def arm(
+        self,
+        mib: int = 0,
+        works: int = 0,
+        forks: bool = False,
+        asks: bool = False,
+        says: bool = False,
+    ) -> None:
         """Workers that are started from now on are liars."""
         command: list[str | Path] = [self.worker, "--version"]
         version = subprocess.run(command, capture_output=True, text=True, check=True)
         lines = [f'#define VERSION "{version.stdout.strip()}"', "#define DEVICE 0"]
         lines += [f"#define LIAR_MIB {mib}", f"#define LIAR_WORKS {works}"]
         lines += [f"#define LIAR_FORKS {int(forks)}", "#define LIAR_TURNS 200000"]
-        lines += [f"#define LIAR_ASKS {int(asks)}"]
+        lines += [f"#define LIAR_ASKS {int(asks)}", f"#define LIAR_SAYS {int(says)}"]
         (self.folder / "aim.h").write_text("\n".join(lines) + "\n")
         program = self.folder / "liar"
         flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1"]

@@ -117,7 +117,7 @@ def test_a_liar_may_have_turns_as_well(make_pool: MakePool, liar: Liar) -> None:
     liar.arm(asks=True)
     session = lie(pool)
     wait_until(lambda: pool.account("red").get("turns", 0) > 0, "it had its turn")
-    assert "the liar asks for turns: 0" in pool.server.log.read_text()
+    assert "the liar takes its seat: 0" in pool.server.log.read_text()
     assert session in [each["session"] for each in pool.ask(do="status")["sessions"]]
 
 

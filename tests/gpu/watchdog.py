@@ -4,7 +4,8 @@
 
 One server, and a program in a worker's place that uses NVIDIA's driver directly: it takes memory
 beside the arbiter (`memory`; in a child of the worker's: `child`), or runs kernels outside of its
-turns while a neighbour works (`time`; `turns`: and has many short turns of its own as well).
+turns while a neighbour works (`time`; `turns`: and has many short turns of its own as well; `owes`:
+and says that its work outlives its turns, where it may have a tenth of the GPU and owe 10 s more).
 `shares` has two honest programs with work all the time, for `--seconds` each way to share. `sees`
 asks NVML for everything that the watchdog goes by, and `honest` runs programs at their limits,
 which make and end contexts all the time, for longer than the watchdog waits for anything
@@ -51,6 +52,9 @@ MIB = 1 << 20
 LIMIT_MIB, BEYOND_MIB = 2048, 1024
 
 CONFIG = f"""
+[watch]
+owed_seconds = 10
+
 [tenants.red]
 token = "token-of-red"
 memory = "{LIMIT_MIB}MiB"
@@ -299,6 +303,23 @@ def short_turns(bench: Bench, seconds: float) -> Row:
     }
 
 
+def owes(bench: Bench, seconds: float) -> Row:
+    """Kernels all the time, which may outlive turns as it says: it pays, and owes more and more."""
+    share = {"do": "tenant-set", "tenant": "red", "share_permille": 100}
+    answer = Admin(bench.server.folder / "run").ask(share)
+    if not answer.get("ok"):
+        raise RuntimeError(str(answer))
+    neighbour = bench.start("driver_slices", "blue")
+    neighbour.say(f"busy {int(min(seconds, 120.0) * 1000)}")
+    seen = Seen(bench)
+    try:
+        took, found = bench.lie(seen.look, patience=100.0, works=16, says=True)
+    except RuntimeError as error:
+        return {"good": False, "error": str(error)[:200], **seen.row()}
+    row = seen.row()
+    return {"good": found["cause"] == "time", "seconds": took, "reason": found["reason"], **row}
+
+
 def copies(bench: Bench, seconds: float) -> Row:
     """To the GPU all the time, with a kernel now and then, beside one with work all the time."""
     neighbour = bench.start("driver_slices", "blue")
@@ -400,6 +421,7 @@ PARTS: dict[str, tuple[Callable[[Bench, float], Row], dict[str, str]]] = {
     "shares": (shares, {}),
     "time": (out_of_turn, {}),
     "turns": (short_turns, {}),
+    "owes": (owes, {}),
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpupool_server.board import Member, Turn, TurnLog
+from gpupool_server.board import Account, Member, Turn, TurnLog
 from gpupool_server.usage import SOFT
 from gpupool_server.watch import History
 from gpupool_server.watch_look import NS, Look, SeenTenant, SeenWorker, Verdict
@@ -99,20 +99,31 @@ class Card:
             Member(red, name, 0, 0, unseen=self.unseen),
             Member(2, "blue", 0, 0, unseen=False),
         )
-        outside.add(log, Moments(tuple(moments), {red: red, 2: 2}), members)
         held, blue = int(at_ns * self.part), int(at_ns * (1 - self.part))
+        accounts = tuple(
+            Account(who, 0, 1, 500, 1000, False, 0, 0, 0, busy, at_ns - busy, 0, 0, 0, 0, 1, 1000)
+            for who, busy in ((name, held), ("blue", blue))
+        )
+        outside.add(log, Moments(tuple(moments), {red: red, 2: 2}), members, accounts)
         workers = (
             SeenWorker(
-                red, name, None, 0, 0, held, unseen=self.unseen, outside_ns=outside.of_worker[red]
+                *(red, name, None, 0, 0, held),
+                unseen=self.unseen,
+                outside_ns=outside.of_worker[red],
+                left_ns=outside.left_of_worker[red],
             ),
             SeenWorker(2, "blue", None, 0, 0, blue, outside_ns=outside.of_worker[2]),
         )
         tenants = {
-            name: SeenTenant(0, held, held, at_ns),
-            "blue": SeenTenant(0, blue, blue, at_ns),
+            name: SeenTenant(0, held, held, at_ns - held, due=500),
+            "blue": SeenTenant(0, blue, blue, at_ns - blue, due=500),
         }
-        told = dict(outside.of_tenant)
-        return Look(at_ns, workers, tenants, sample_ns=int(SAMPLE * NS), outside_ns=told)
+        return Look(
+            *(at_ns, workers, tenants),
+            sample_ns=int(SAMPLE * NS),
+            outside_ns=dict(outside.of_tenant),
+            left_ns=dict(outside.left_of_tenant),
+        )
 
     def judged(self, seconds: float) -> list[tuple[float, Verdict]]:
         watched = History(SETTINGS, SOFT, 0)
@@ -135,9 +146,16 @@ def test_work_that_asks_for_no_turn_now_and_then() -> None:
     assert Card(0.25, steals=STRAY * 0.8).judged(330.0) == []
 
 
-def test_who_left_work_there_has_what_the_hardware_gives() -> None:
-    """All but one of 24 looks, beside a neighbour's small kernels."""
-    assert Card(0.1, 0.1, steals=0.96, unseen=True).judged(330.0) == []
+def test_who_left_work_there_has_its_part() -> None:
+    """By that and by its turns; here it is a twentieth less."""
+    assert Card(0.1, 0.1, steals=0.38, unseen=True).judged(330.0) == []
+
+
+def test_who_left_much_owes_it() -> None:
+    """All but one of 24 looks, beside a neighbour's small kernels, and turns as well."""
+    at, verdict = Card(0.1, 0.1, steals=0.96, unseen=True).judged(200.0)[0]
+    assert 120.0 < at < 160.0 and not verdict.liar
+    assert "more than its part" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from gpupool_server.board import BoardError, Member, Turn, TurnLog, read_turns
-from gpupool_server.watch_turns import FORGET_NS, KEPT_NS, MARGIN_NS, Moment, Moments, OutsideTurns
+from gpupool_server.board import Account, BoardError, Member, Turn, TurnLog, read_turns
+from gpupool_server.watch_turns import (
+    FORGET_NS,
+    KEPT_NS,
+    MARGIN_NS,
+    Left,
+    Moment,
+    Moments,
+    OutsideTurns,
+)
 
 MS = 1_000_000
 
@@ -154,6 +163,71 @@ def test_groups_of_a_tenant(unseen: bool | None) -> None:
     found = outside(*moments, told=log(900, turns), workers=workers)
     assert found.of_tenant == ({"red": 14} if unseen is False else {})
     assert found.of_worker == ({RED: 7, BLUE: 7} if unseen is False else {})
+
+
+# Work that outlives its turns --------------------------------------------------------------------
+
+
+def account(name: str, busy_ms: int, waited_ms: int = 0, *, high: bool = False) -> Account:
+    return Account(
+        *(name, 0, 1, 500, 1000, high, 0, 0, 0, busy_ms * MS, waited_ms * MS),
+        *(0, 0, 0, 0, 1, 1000),
+    )
+
+
+def left(
+    red: Member, *, blue_ms: int = 800, waited_ms: int = 0, high: bool = False
+) -> OutsideTurns:
+    """Red is found in blue's turn, and in its own; blue has work for so long of a second."""
+    found = OutsideTurns()
+    workers = (red, WORKERS[1])
+    moments = Moments((moment(210), moment(250)), OWNERS)
+    zero = (account("red", 0, high=high), account("blue", 0))
+    found.add(log(0, ()), Moments((), OWNERS), workers, zero)
+    accounts = (account("red", 200, high=high), account("blue", blue_ms, waited_ms))
+    found.add(log(1000), moments, workers, accounts)
+    return found
+
+
+UNSEEN = Member(RED, "red", 0, 0, unseen=True)
+
+
+def test_what_it_left_is_counted_by_itself_and_to_be_paid() -> None:
+    found = left(UNSEEN, blue_ms=600, waited_ms=400)
+    assert found.of_tenant == {} and found.of_worker == {}
+    assert (found.left_of_tenant, found.left_of_worker) == ({"red": 7}, {RED: 7})
+    assert found.unpaid == [Left("red", "blue", 7)]
+    found.add(log(1100, (), first=found.next), Moments(), (UNSEEN,))
+    assert found.unpaid == []  # each once
+
+
+def test_what_nobody_needed_is_not_to_be_paid() -> None:
+    """Who is alone keeps its turn: that had work for two thirds of the time, or none."""
+    assert left(UNSEEN, blue_ms=600, waited_ms=58).left_of_tenant == {"red": 4}
+    idle = left(UNSEEN, blue_ms=0)
+    assert idle.left_of_tenant["red"] == 0 and idle.unpaid == []
+
+
+def test_work_behind_a_lost_turn_is_paid_by_the_arbiters_clock() -> None:
+    found = left(Member(RED, "red", 0, 0, late=True, overdue=1, unseen=False))
+    assert (found.left_of_tenant, found.unpaid) == ({"red": 5}, [])
+
+
+def test_who_may_work_beside_others_owes_nothing() -> None:
+    found = left(UNSEEN, high=True)
+    assert found.left_of_tenant["red"] == 0 and found.unpaid == []
+
+
+def test_groups_of_one_tenant_pay_each_other() -> None:
+    found = OutsideTurns()
+    workers = (replace(UNSEEN, tenant="red/1"), replace(WORKERS[1], tenant="red/2"))
+    turns = (Turn("red/1", 0, 100 * MS), Turn("red/2", 100 * MS, 800 * MS))
+    zero = (account("red/1", 0), account("red/2", 0))
+    found.add(log(0, ()), Moments((), OWNERS), workers, zero)
+    now = (account("red/1", 100), account("red/2", 900))
+    found.add(log(900, turns), Moments((moment(400),), OWNERS), workers, now)
+    assert found.left_of_tenant["red"] == 0
+    assert found.unpaid == [Left("red/1", "red/2", 7)]
 
 
 def late(overdue: int, is_late: bool) -> tuple[Member, ...]:

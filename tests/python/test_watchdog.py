@@ -55,6 +55,8 @@ class Watch:
         self.reader = Reader()
         self.dog = Watchdog(settings, office.gpus, office.supervisor, self.reader)
         self.board = office.boards.of(0)
+        #: Seconds of work.
+        self.worked = 0
 
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
@@ -66,12 +68,14 @@ class Watch:
         self.board.now_ns += ASKED_SECONDS * NS
         await self.look()
 
-    async def work(self, pid: int, seconds: int, *, steals: bool) -> None:
-        """Turns of 0.1 s each with blue; the driver finds it in each of its own, or in blue's."""
-        self.board.put("blue", Grant())
-        self.board.join(999_999, "blue")
-        self.board.members[pid] = dataclasses.replace(self.board.members[pid], unseen=False)
-        for second in range(seconds):
+    async def work(self, pid: int, seconds: int, *, steals: bool, unseen: bool = False) -> None:
+        """Until then: turns of 0.1 s each with blue; the driver finds it in each of its own, or in
+        blue's."""
+        if 999_999 not in self.board.members:
+            self.board.put("blue", Grant())
+            self.board.join(999_999, "blue")
+        self.board.members[pid] = dataclasses.replace(self.board.members[pid], unseen=unseen)
+        for second in range(self.worked, seconds):
             self.board.now_ns = second * NS
             self.board.busy_ns["blue"] = second * NS
             self.board.held_ns = dict.fromkeys(("default", "blue"), second * NS // 2)
@@ -83,6 +87,7 @@ class Watch:
             moments = tuple(Moment(pid, at, NS // 5) for at in seen)
             self.reader.usage = Usage({}, {pid: second * NS}, sample_ns=NS // 5, moments=moments)
             await self.look()
+        self.worked = seconds
 
     async def session(self, memory: int = 0) -> tuple[str, int]:
         session, pid = await opened(self.office)
@@ -150,6 +155,24 @@ async def test_who_works_outside_of_its_turns_is_ended(watch: Watch) -> None:
         await watch.look()
     await eventually(lambda: not process_lives(liar))
     assert watch.office.supervisor.liars.describe()[0]["cause"] == "time"
+
+
+async def test_who_says_that_work_of_it_outlives_its_turns_pays_for_it(watch: Watch) -> None:
+    _, pid = await watch.session()
+    await watch.work(pid, 9, steals=True, unseen=True)
+    assert watch.board.charged == [("default", NS // 5, "blue")] * 5 * 8
+    assert watch.dog.describe(0)["tenants"]["default"]["owed"] == pytest.approx(8 * NS, rel=0.02)
+
+
+async def test_who_owes_too_much_is_ended(stubborn: Watch) -> None:
+    watch = Watch(stubborn.office, WatchSettings.model_construct(owed_seconds=10))
+    _, pid = await watch.session()
+    await watch.work(pid, 12, steals=True, unseen=True)
+    assert watch.office.supervisor.liars.describe() == []  # it was asked
+    await watch.work(pid, 15, steals=True, unseen=True)
+    (shown,) = watch.office.supervisor.liars.describe()
+    assert (shown["worker_pid"], shown["cause"]) == (pid, "time")
+    assert "more than its part" in shown["reason"]
 
 
 async def test_what_is_known_of_times_is_shown(watch: Watch) -> None:

@@ -6,6 +6,7 @@
  *   LIAR_WORKS   runs kernels for ever, so many of them submitted ahead, and says how many
  *   LIAR_TURNS   of a kernel's loop, a kernel's length
  *   LIAR_ASKS    asks for its turns all the same, and has many short ones
+ *   LIAR_SAYS    says that work of it outlives its turns
  *   LIAR_FORKS   all of that in a child, while it does nothing itself
  */
 #include <dlfcn.h>
@@ -136,15 +137,17 @@ static void rest(void)
         poll(NULL, 0, 1000);
 }
 
-static void ask_for_turns(const char *descriptors)
+static void take_seat(const char *descriptors)
 {
     struct gp_seat *seat;
     pthread_t thread;
     int page, bell;
     int r = sscanf(descriptors, "%d,%d", &page, &bell) == 2 ? gp_seat_open(page, bell, &seat) : -1;
-    if (r == 0)
+    if (r == 0 && LIAR_SAYS)
+        gp_seat_lost_sight(seat);
+    if (r == 0 && LIAR_ASKS)
         r = pthread_create(&thread, NULL, ask, seat);
-    dprintf(STDERR_FILENO, "info: the liar asks for turns: %d\n", r);
+    dprintf(STDERR_FILENO, "info: the liar takes its seat: %d\n", r);
 }
 
 int main(int argc, char **argv)
@@ -157,8 +160,8 @@ int main(int argc, char **argv)
     for (int i = 1; i + 1 < argc; i++) {
         if (strcmp(argv[i], "--driver") == 0)
             path = argv[i + 1];
-        if (LIAR_ASKS && strcmp(argv[i], "--seat") == 0)
-            ask_for_turns(argv[i + 1]);
+        if ((LIAR_ASKS || LIAR_SAYS) && strcmp(argv[i], "--seat") == 0)
+            take_seat(argv[i + 1]);
     }
     printf("ready {\"shm\": \"shm://handed\"}\njoined\n");
     fflush(stdout);
