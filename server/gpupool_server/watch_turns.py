@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from gpupool_server.board import Account, Member, Turn, TurnLog
 from gpupool_server.claims import tenant_of
 from gpupool_server.watch_look import NS
-from gpupool_server.watch_samples import LONGEST_SECONDS
+from gpupool_server.watch_samples import LONGEST_SECONDS, STRAY
 
 #: A turn is its tenant's from so much before until so much behind it: GPUs change over, and clocks
 #: are compared.
@@ -27,6 +27,9 @@ MARGIN_NS = 1_000_000
 
 #: Samples are not older than that, nor are processes of workers that have ended.
 KEPT_NS = 5 * NS
+
+#: So much of stray work is nobody's to pay for at once.
+STRAY_MOST_NS = STRAY * 20 * NS
 
 #: And for so long it is known what a tenant did: longer than any time that is judged.
 FORGET_NS = 2 * LONGEST_SECONDS * NS
@@ -95,6 +98,7 @@ class OutsideTurns:
         self._found_ns: dict[str, int] = {}
         self._lost = _LostTurns()
         self._accounts = _Accounts()
+        self._stray = _Stray()
 
     def forget(self, now_ns: int, *, renumbered: bool = False) -> None:
         """What was until now says nothing; ``renumbered``: turns are counted anew."""
@@ -136,8 +140,8 @@ class OutsideTurns:
             ns = int(moment.took_ns * self._accounts.busy(whose))
             if self._accounts.may_be_beside(known.account):
                 return
-            if ns and known.worker not in lost:
-                self.unpaid.append(Left(known.account, whose, ns))
+            if known.worker not in lost and (due := self._stray.beyond(known.account, at_ns, ns)):
+                self.unpaid.append(Left(known.account, whose, due))
             if tenant_of(whose) != tenant:
                 self.left_of_worker[known.worker] += ns
                 self.left_of_tenant[tenant] += ns
@@ -206,6 +210,25 @@ class _LostTurns:
     def at(self, at_ns: int) -> dict[int, str]:
         """The accounts of those workers, then."""
         return {pid: account for pid, account, begin, end in self._times if begin <= at_ns <= end}
+
+
+class _Stray:
+    """What nobody pays for: so little is found of honest ones, too. Of a gang each GPU's arbiter
+    would take it from turns that its other GPUs need at the same time."""
+
+    def __init__(self) -> None:
+        #: What an account has left of that, and when it was counted.
+        self._left: dict[str, tuple[float, int]] = {}
+
+    def beyond(self, account: str, at_ns: int, ns: int) -> int:
+        """How much of so many nanoseconds is more than that."""
+        known = self._left.get(account, (STRAY_MOST_NS, at_ns))
+        left = min(STRAY_MOST_NS, known[0] + STRAY * max(0, at_ns - known[1]))
+        self._left = {
+            name: each for name, each in self._left.items() if at_ns - each[1] <= FORGET_NS
+        }
+        self._left[account] = max(0.0, left - ns), at_ns
+        return max(0, ns - int(left))
 
 
 class _Accounts:

@@ -12,6 +12,7 @@ from gpupool_server.watch_turns import (
     FORGET_NS,
     KEPT_NS,
     MARGIN_NS,
+    STRAY_MOST_NS,
     Left,
     Moment,
     Moments,
@@ -181,7 +182,7 @@ def left(
     """Red is found in blue's turn, and in its own; blue has work for so long of a second."""
     found = OutsideTurns()
     workers = (red, WORKERS[1])
-    moments = Moments((moment(210), moment(250)), OWNERS)
+    moments = Moments(tuple(Moment(RED, at * MS, TOOK) for at in (210, 250)), OWNERS)
     zero = (account("red", 0, high=high), account("blue", 0))
     found.add(log(0, ()), Moments((), OWNERS), workers, zero)
     accounts = (account("red", 200, high=high), account("blue", blue_ms, waited_ms))
@@ -191,26 +192,32 @@ def left(
 
 UNSEEN = Member(RED, "red", 0, 0, unseen=True)
 
+#: More than nobody pays for, by a second.
+TOOK = 1000 * MS + int(STRAY_MOST_NS)
+
 
 def test_what_it_left_is_counted_by_itself_and_to_be_paid() -> None:
     found = left(UNSEEN, blue_ms=600, waited_ms=400)
     assert found.of_tenant == {} and found.of_worker == {}
-    assert (found.left_of_tenant, found.left_of_worker) == ({"red": 7}, {RED: 7})
-    assert found.unpaid == [Left("red", "blue", 7)]
+    assert (found.left_of_tenant, found.left_of_worker) == ({"red": TOOK}, {RED: TOOK})
+    assert found.unpaid == [Left("red", "blue", 1000 * MS)]
     found.add(log(1100, (), first=found.next), Moments(), (UNSEEN,))
     assert found.unpaid == []  # each once
 
 
 def test_what_nobody_needed_is_not_to_be_paid() -> None:
-    """Who is alone keeps its turn: that had work for two thirds of the time, or none."""
-    assert left(UNSEEN, blue_ms=600, waited_ms=58).left_of_tenant == {"red": 4}
+    """Who is alone keeps its turn: that had work for most of the time, or none."""
+    some = left(UNSEEN, blue_ms=400, waited_ms=400)
+    assert some.left_of_tenant == {"red": pytest.approx(0.8 * TOOK)}
+    assert some.unpaid[0].ns == pytest.approx(0.8 * TOOK - STRAY_MOST_NS)
     idle = left(UNSEEN, blue_ms=0)
     assert idle.left_of_tenant["red"] == 0 and idle.unpaid == []
 
 
 def test_work_behind_a_lost_turn_is_paid_by_the_arbiters_clock() -> None:
     found = left(Member(RED, "red", 0, 0, late=True, overdue=1, unseen=False))
-    assert (found.left_of_tenant, found.unpaid) == ({"red": 5}, [])
+    assert found.left_of_tenant["red"] == pytest.approx(0.8 * TOOK)
+    assert found.unpaid == []
 
 
 def test_who_may_work_beside_others_owes_nothing() -> None:
@@ -225,9 +232,26 @@ def test_groups_of_one_tenant_pay_each_other() -> None:
     zero = (account("red/1", 0), account("red/2", 0))
     found.add(log(0, ()), Moments((), OWNERS), workers, zero)
     now = (account("red/1", 100), account("red/2", 900))
-    found.add(log(900, turns), Moments((moment(400),), OWNERS), workers, now)
+    found.add(log(900, turns), Moments((Moment(RED, 400 * MS, TOOK),), OWNERS), workers, now)
     assert found.left_of_tenant["red"] == 0
-    assert found.unpaid == [Left("red/1", "red/2", 7)]
+    assert found.unpaid == [Left("red/1", "red/2", 1000 * MS)]
+
+
+def test_a_little_is_nobodys_to_pay() -> None:
+    """Of honest programs that make contexts all the time no more than 8% is found."""
+    found = OutsideTurns()
+    found.add(log(0, ()), Moments(), (UNSEEN, WORKERS[1]), (account("blue", 0),))
+    paid = []
+    for second in range(1, 101):
+        at = 1000 * second
+        turn = (Turn("blue", (at - 1000) * MS, at * MS),)
+        each = Moments((Moment(RED, (at - 500) * MS, 200 * MS),), OWNERS)
+        found.add(
+            log(at, turn, first=found.next), each, (UNSEEN, WORKERS[1]), (account("blue", at),)
+        )
+        paid += [left.ns for left in found.unpaid]
+    assert sum(paid) == pytest.approx(100 * 200 * MS - STRAY_MOST_NS - 99 * 80 * MS)
+    assert found.left_of_tenant["red"] == 100 * 200 * MS  # all the same
 
 
 def late(overdue: int, is_late: bool) -> tuple[Member, ...]:

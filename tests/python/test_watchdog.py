@@ -17,8 +17,9 @@ from gpupool_server.device import Device
 from gpupool_server.usage import SOFT, Usage
 from gpupool_server.watch import ASKED_SECONDS, Own
 from gpupool_server.watch_look import NS
+from gpupool_server.watch_samples import STRAY
 from gpupool_server.watch_settings import WatchSettings
-from gpupool_server.watch_turns import Moment
+from gpupool_server.watch_turns import STRAY_MOST_NS, Moment
 from gpupool_server.watchdog import HIDDEN, MISSED, UNTOLD, Watchdog
 from server_harness import (
     MakeOffice,
@@ -160,7 +161,9 @@ async def test_who_works_outside_of_its_turns_is_ended(watch: Watch) -> None:
 async def test_who_says_that_work_of_it_outlives_its_turns_pays_for_it(watch: Watch) -> None:
     _, pid = await watch.session()
     await watch.work(pid, 9, steals=True, unseen=True)
-    assert watch.board.charged == [("default", NS // 5, "blue")] * 5 * 8
+    assert {(name, whose) for name, _, whose in watch.board.charged} == {("default", "blue")}
+    free = STRAY_MOST_NS + STRAY * 8 * NS
+    assert sum(ns for _, ns, _ in watch.board.charged) == pytest.approx(8 * NS - free, rel=0.02)
     assert watch.dog.describe(0)["tenants"]["default"]["owed"] == pytest.approx(8 * NS, rel=0.02)
 
 
