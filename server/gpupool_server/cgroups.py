@@ -2,7 +2,8 @@
 
 The operator gives the server a folder of the hierarchy that is its own (systemd: ``Delegate=yes``
 with ``DelegateSubgroup=``). The server makes a group in it for each worker, which the starter
-enters, and removes it when the worker has ended; what a crash has left it removes at its start.
+enters, and removes it when the worker has ended, and all that this had started;
+what a crash has left it removes at its start.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Cgroups:
 
     def __init__(self, settings: Settings) -> None:
         self._parent = settings.cgroup
+        #: Whose groups could not be removed yet.
+        self._left: set[str] = set()
         self.off = ""
         if self._parent is None:
             self.off = "no control group is given; --cgroup names a folder that is delegated"
@@ -69,10 +72,25 @@ class Cgroups:
         return folder, ""
 
     def remove(self, session: str) -> None:
-        """When its worker has ended; what cannot be removed yet is removed at the next start."""
-        if self._parent is not None:
-            with contextlib.suppress(OSError):
-                (self._parent / f"{PREFIX}{session}").rmdir()
+        """When its worker has ended."""
+        self._left.add(session)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what could not be removed before: a process beside a worker, such as the one that
+        counts its calls, ends a moment after it."""
+        self._left = {session for session in self._left if not self._gone(session)}
+
+    def _gone(self, session: str) -> bool:
+        if self._parent is None:
+            return True
+        try:
+            (self._parent / f"{PREFIX}{session}").rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
 
 
 def _prepare(parent: Path) -> str:

@@ -303,6 +303,10 @@ class Jail:
         """The worker of a session has ended."""
         self._leave(confined.lease, session, confined.uid)
 
+    def tidy(self) -> None:
+        """Remove what could not be removed when its worker ended."""
+        self._cgroups.tidy()
+
     def close(self) -> None:
         """The server stops, and workers go on."""
         self._leases.forget()

@@ -320,6 +320,7 @@ class SessionSupervisor:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._gpus.look()
+            self._jail.tidy()
             for index, member in self._gpus.faults():
                 self.end_liar(index, member.pid, member.tenant, "page", member.fault)
             for gpu in self._gpus:

@@ -52,6 +52,19 @@ def test_it_goes_with_its_worker(parent: Path) -> None:
     assert not (parent / "gpupool-abc").exists()
 
 
+def test_it_goes_once_all_that_its_worker_left_has_ended(parent: Path) -> None:
+    groups = groups_in(parent)
+    left = parent / "gpupool-abc"
+    left.mkdir()
+    (left / "process").write_text("")  # cannot be removed
+    groups.remove("abc")
+    groups.tidy()
+    assert left.is_dir()
+    (left / "process").unlink()
+    groups.tidy()
+    assert not left.exists()
+
+
 def test_reasons(tmp_path: Path, parent: Path) -> None:
     assert "--cgroup names" in groups_in(None).off
     (parent / "cgroup.controllers").write_text("cpu\n")
