@@ -30,6 +30,9 @@ TOKEN = "token-of-the-end-to-end-tests"
 #: How long anything may take before a test says that it hangs. Not a figure of merit.
 PATIENCE = 60.0
 
+#: And how long a whole program, which may do much: less than a test may take.
+PROGRAM_PATIENCE = 240.0
+
 OURS = "gpupool: "
 
 #: What the servers of the tests have: soft GPUs, or (cuda) the machine's own, for the tests that
@@ -172,7 +175,7 @@ class PoolServer:
         self,
         command: list[str],
         transport: str = "shm",
-        timeout: float = PATIENCE,
+        timeout: float = PROGRAM_PATIENCE,
         **extra: str,
     ) -> Result:
         """Run a program to its end; its statistics come with the result."""
@@ -215,7 +218,7 @@ def device_name() -> str:
 def run_program(
     command: list[str],
     env: Mapping[str, str] | None = None,
-    timeout: float = PATIENCE,
+    timeout: float = PROGRAM_PATIENCE,
 ) -> Result:
     try:
         done = subprocess.run(
@@ -270,7 +273,7 @@ class Talk:
     def finish(self) -> Result:
         """Wait for its end, which must come by itself."""
         try:
-            out, err = self.process.communicate(timeout=PATIENCE)
+            out, err = self.process.communicate(timeout=PROGRAM_PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             out, err = self.process.communicate()

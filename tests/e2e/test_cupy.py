@@ -11,12 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import PoolServer
+from harness import PROGRAM_PATIENCE, PoolServer
 
 SCRIPT = Path(__file__).resolve().parent / "cupy_programs.py"
-
-#: Importing CuPy and compiling a program's kernels, on a slow machine.
-PATIENCE = 240.0
 
 
 def programs() -> list[str]:
@@ -81,7 +78,7 @@ def cupy(request: pytest.FixtureRequest, kernel_cache: Path) -> CuPy:
 def test_cupy(name: str, server: PoolServer, cupy: CuPy) -> None:
     if name in ("sorting", "reductions") and cupy.version == "12":
         pytest.skip("CUB and Thrust take long to load or compile: those of CUDA 13 are enough")
-    result = server.run(cupy.command(name), "shm", PATIENCE, **cupy.env)
+    result = server.run(cupy.command(name), "shm", PROGRAM_PATIENCE, **cupy.env)
     assert result.returncode == 0, result.explain()
     assert result.stdout.splitlines()[-1] == f"PASS {name}", result.explain()
 
@@ -89,7 +86,7 @@ def test_cupy(name: str, server: PoolServer, cupy: CuPy) -> None:
 def test_machine_code_alone_is_told(server: PoolServer, cupy: CuPy) -> None:
     """What NVRTC makes unless it is told otherwise; not every program looks at the error."""
     env = {**cupy.env, "CUPY_COMPILE_WITH_PTX": "0"}
-    result = server.run(cupy.command("elementwise"), "shm", PATIENCE, **env)
+    result = server.run(cupy.command("elementwise"), "shm", PROGRAM_PATIENCE, **env)
     assert result.returncode != 0, result.explain()
     (line,) = result.own_lines()
     assert "CUDA_ERROR_NO_BINARY_FOR_GPU" in line, result.explain()
@@ -97,5 +94,5 @@ def test_machine_code_alone_is_told(server: PoolServer, cupy: CuPy) -> None:
 
 def test_cupy_over_the_network(server: PoolServer, cupy: CuPy) -> None:
     command = cupy.command("elementwise", "pinned_memory", "memory_pool")
-    result = server.run(command, "tcp", PATIENCE, **cupy.env)
+    result = server.run(command, "tcp", PROGRAM_PATIENCE, **cupy.env)
     assert result.returncode == 0, result.explain()

@@ -10,8 +10,6 @@ from gpupool_common import paths
 from harness import DRIVER, PoolServer, Result, run_program
 from toolchain import VARIANTS, Toolchain
 
-PATIENCE = 240.0  # a process of its own for each function, with a context on a real GPU
-
 
 @pytest.fixture(autouse=True)
 def _has_runtime(request: pytest.FixtureRequest, toolchain: Toolchain) -> None:
@@ -47,7 +45,7 @@ def test_every_driver_function_may_be_the_first_behind_init(
 ) -> None:
     """Looking a kernel up, making a graph or reserving addresses asked for a context."""
     binary = toolchain.driver_program("first_calls")
-    held(server.run([str(binary)], transport, PATIENCE), 80)
+    held(server.run([str(binary)], transport), 80)
 
 
 @pytest.mark.real_gpu
@@ -56,7 +54,7 @@ def test_every_function_of_the_runtime_may_be_the_first(
     variant: str, transport: str, toolchain: Toolchain, server: PoolServer
 ) -> None:
     binary = toolchain.runtime_program("first_runtime_calls", variant)
-    held(server.run([str(binary)], transport, PATIENCE), 60)
+    held(server.run([str(binary)], transport), 60)
 
 
 def test_the_soft_gpu_itself_answers_first_calls_so(

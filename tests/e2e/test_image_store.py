@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import DRIVER, PATIENCE, PoolServer, Result, paths_below, wait_until
+from harness import DRIVER, PROGRAM_PATIENCE, PoolServer, Result, paths_below, wait_until
 from tenants import BLUE, CONFIG, RED, MakeServer, StartTalk
 from toolchain import Toolchain
 
@@ -26,7 +26,7 @@ def kept(server: PoolServer) -> list[Path]:
 
 def load(server: PoolServer, toolchain: Toolchain, name: str, **more: str) -> Result:
     program = toolchain.driver_program("large_image")
-    result = server.run([str(program), "4", name], "tcp", PATIENCE, **more)
+    result = server.run([str(program), "4", name], "tcp", PROGRAM_PATIENCE, **more)
     assert result.returncode == 0, result.explain()
     return result
 

@@ -13,9 +13,9 @@ import pytest
 
 from catalog import DRIVER_PROGRAMS, Program
 from gpupool_common import paths
-from harness import TOKEN, PoolServer, Result, Talk, alive, wait_until
+from harness import PROGRAM_PATIENCE, TOKEN, PoolServer, Result, Talk, alive, wait_until
 from ports import free_port
-from test_cupy import PATIENCE, CuPy
+from test_cupy import CuPy
 from test_cupy import cupy as cupy  # a fixture
 from test_cupy import kernel_cache as kernel_cache  # what it needs
 from toolchain import Toolchain
@@ -102,7 +102,9 @@ def test_every_call_waits(toolchain: Toolchain, pair: tuple[PoolServer, PoolServ
 
 
 def test_cupy_of_two_hosts(pair: tuple[PoolServer, PoolServer], cupy: CuPy, transport: str) -> None:
-    result = pair[0].run(cupy.command("devices"), transport, PATIENCE, **cupy.env, **over(pair))
+    result = pair[0].run(
+        cupy.command("devices"), transport, PROGRAM_PATIENCE, **cupy.env, **over(pair)
+    )
     assert result.returncode == 0, result.explain()
     assert result.stdout.splitlines()[-1] == "PASS devices", result.explain()
 

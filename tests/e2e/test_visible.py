@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpupool_common import paths
-from harness import OURS, PATIENCE, TOKEN, PoolServer, Result, wait_until
+from harness import OURS, PROGRAM_PATIENCE, TOKEN, PoolServer, Result, wait_until
 from tenants import StartTalk
 from toolchain import Toolchain
 
@@ -33,7 +33,7 @@ class Pair:
 
     def see(self, visible: str | None, *command: str) -> Result:
         env = self.environment(visible)
-        return self.servers[0].run(list(command or [self.program]), "shm", PATIENCE, **env)
+        return self.servers[0].run(list(command or [self.program]), "shm", PROGRAM_PATIENCE, **env)
 
     def uuids(self, visible: str | None = None) -> list[str]:
         seen = self.see(visible)
