@@ -373,6 +373,7 @@ def test_a_lack_of_descriptors_ends_the_socket_of_no_server(folder: Path) -> Non
             try:
                 client.connect(str(folder / "a.sock"))
                 client.send(b"word\n")
+                await eventually(lambda: bool(captured))
                 await asyncio.sleep(0.5)  # it is tried several times
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
