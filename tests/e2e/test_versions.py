@@ -29,6 +29,9 @@ from test_failures import StartTalk, held, step
 from test_failures import hold as hold  # a fixture
 from toolchain import Toolchain
 
+#: The first one compiles the other release.
+pytestmark = pytest.mark.timeout(900)
+
 MakeServer = Callable[..., PoolServer]
 
 #: What the two do not have in common, as cuGetProcAddress is asked for it.
