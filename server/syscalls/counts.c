@@ -46,7 +46,7 @@ static struct gp_count *find(struct gp_counts *counts, const struct gp_count *wh
     return NULL;
 }
 
-void gp_counts_add(struct gp_counts *counts, const struct seccomp_data *call)
+bool gp_counts_add(struct gp_counts *counts, const struct seccomp_data *call)
 {
     struct gp_count what = call_key(call);
     /* keys are the program's to choose: the last quarter is for calls without */
@@ -54,12 +54,12 @@ void gp_counts_add(struct gp_counts *counts, const struct seccomp_data *call)
         what.has_key = 0, what.key = 0;
     struct gp_count *at = find(counts, &what);
     if (!at)
-        return;
+        return false;
     if (!at->times) {
         *at = what;
         counts->used++;
     }
-    at->times++;
+    return ++at->times == 1;
 }
 
 static int by_call(const void *a, const void *b)
@@ -81,10 +81,10 @@ static void put(FILE *out, const struct gp_count *count)
         fprintf(out, " 0x%" PRIx64, count->key);
     else
         fprintf(out, " -");
-    fprintf(out, " %" PRIu64 "\n", count->times);
+    fprintf(out, " %" PRIu64 "\n", count->times - count->told);
 }
 
-char *gp_counts_text(const struct gp_counts *counts, size_t *length)
+char *gp_counts_tell(struct gp_counts *counts, size_t *length)
 {
     struct gp_counts *sorted = malloc(sizeof *sorted);
     if (!sorted)
@@ -94,7 +94,7 @@ char *gp_counts_text(const struct gp_counts *counts, size_t *length)
     char *text = NULL;
     FILE *out = open_memstream(&text, length);
     for (size_t i = 0; out && i < GP_COUNTS_MAX; i++)
-        if (sorted->at[i].times)
+        if (sorted->at[i].times > sorted->at[i].told)
             put(out, &sorted->at[i]);
     free(sorted);
     if (!out)
@@ -103,5 +103,7 @@ char *gp_counts_text(const struct gp_counts *counts, size_t *length)
         free(text);
         return NULL;
     }
+    for (size_t i = 0; i < GP_COUNTS_MAX; i++)
+        counts->at[i].told = counts->at[i].times;
     return text;
 }

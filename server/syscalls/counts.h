@@ -6,6 +6,7 @@
 #define GP_COUNTS_H
 
 #include <linux/seccomp.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,7 @@ struct gp_count {
     uint32_t has_key;
     uint64_t key;
     uint64_t times; /* 0: the place is free */
+    uint64_t told;  /* of these */
 };
 
 struct gp_counts {
@@ -23,11 +25,12 @@ struct gp_counts {
     unsigned used;
 };
 
-void gp_counts_add(struct gp_counts *counts, const struct seccomp_data *call);
+/* Whether it is new. */
+bool gp_counts_add(struct gp_counts *counts, const struct seccomp_data *call);
 
-/* Lines `CALL KEY COUNT`: the name or, of a call that has none here, its number; the key in
- * hexadecimal, or `-`. The text is the caller's to free; NULL without memory. */
-char *gp_counts_text(const struct gp_counts *counts, size_t *length);
+/* What was not told yet, in lines `CALL KEY COUNT`: the name or, of a call that has none here, its
+ * number; the key in hexadecimal, or `-`. The text is the caller's to free; NULL without memory. */
+char *gp_counts_tell(struct gp_counts *counts, size_t *length);
 
 /* The name of a call of this machine's architecture, or NULL. */
 const char *gp_syscall_name(uint32_t nr);

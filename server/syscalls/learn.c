@@ -49,7 +49,7 @@ static int filter_install(void)
 static void write_down(int out, struct gp_counts *counts)
 {
     size_t length, done = 0;
-    char *text = gp_counts_text(counts, &length);
+    char *text = gp_counts_tell(counts, &length);
     while (text && done < length) {
         ssize_t n = write(out, text + done, length - done);
         if (n <= 0)
@@ -57,7 +57,6 @@ static void write_down(int out, struct gp_counts *counts)
         done += (size_t)n;
     }
     free(text);
-    memset(counts, 0, sizeof *counts);
 }
 
 /* One call; whether there can be more. */
@@ -72,9 +71,9 @@ static bool hear(int listener, int out, struct seccomp_notif *call, size_t call_
     memset(call, 0, call_size);                                   /* the kernel asks for that */
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, call) != 0)
         return errno == EINTR || errno == ENOENT; /* it was killed meanwhile */
-    gp_counts_add(counts, &call->data);
-    /* before it ends: with the last worker of a lease its pid namespace ends, and this process */
-    if (call->data.nr == SYS_exit_group)
+    /* before it goes on: with the last worker of a lease its pid namespace ends, and this process,
+     * and a worker may be killed before it exits */
+    if (gp_counts_add(counts, &call->data) || call->data.nr == SYS_exit_group)
         write_down(out, counts);
     memset(answer, 0, answer_size);
     answer->id = call->id;

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -131,6 +132,22 @@ def test_what_was_learned_is_kept_where_all_ends_with_the_program(tmp_path: Path
     command = ["unshare", "--pid", "--fork", str(learn), str(counts), "--", "true"]
     assert subprocess.run(command, check=False).returncode == 0
     assert _learned(counts)["exit_group", "-"] == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace like that")
+def test_what_was_learned_of_a_program_that_is_killed_is_kept(tmp_path: Path) -> None:
+    """As a worker is that does not end in time, and with it all in its pid namespace."""
+    learn = paths.find_home().part("libexec/gpupool-learn")
+    counts = tmp_path / "counts"
+    counts.touch()
+    command = ["unshare", "--pid", "--fork", "--kill-child", str(learn), str(counts)]
+    with subprocess.Popen([*command, "--", "sleep", "600"]) as running:
+        try:
+            while "clock_nanosleep" not in counts.read_text():  # it sleeps now
+                time.sleep(0.01)
+        finally:
+            running.kill()
+    assert _learned(counts)["clock_nanosleep", "-"] == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["f"], ["f", "true"], ["f", "--"]])
