@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,13 @@ def test_every_layer_is_on_and_required(
     program = talk([str(toolchain.runtime_program("hold"))], server.environment("shm"))
     assert program.line() == "ready"
     group, _ = worker_group(folder, server)
-    (budget,) = [session["budgets"] for session in server.sessions()]
+    budget: dict[str, Any] = {}
+
+    def told() -> bool:
+        budget.update(server.sessions()[0]["budgets"])
+        return "host_memory" in budget
+
+    wait_until(told, "its worker said what it may have")
     kept = sum(budget[name]["limit"] for name in ("host_memory", "pinned_memory"))
     assert int((group / "memory.max").read_text()) == kept + cgroups.OVERHEAD
     assert (group / "pids.max").read_text() == f"{cgroups.PROCESSES}\n"
