@@ -24,7 +24,8 @@ import pytest
 import pytest_asyncio
 
 _USER = "gpupool"
-_START_SECONDS = 60.0
+#: Within which it starts or answers; only what hangs runs into it.
+_SECONDS = 60.0
 #: Files are made and removed by the hundred for each database, which costs least in memory.
 _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30  # for the servers of several test processes
@@ -135,7 +136,7 @@ class Postgres:
     async def execute(self, statement: str) -> None:
         """One statement, by the owner of everything."""
         connection = await asyncpg.connect(
-            host=str(self._folder), user=_USER, database="postgres", timeout=10
+            host=str(self._folder), user=_USER, database="postgres", timeout=_SECONDS
         )
         try:
             await connection.execute(statement)
@@ -145,7 +146,7 @@ class Postgres:
     async def fetch(self, question: str) -> Any:
         """The one value that answers a question, asked by the owner of everything."""
         connection = await asyncpg.connect(
-            host=str(self._folder), user=_USER, database="postgres", timeout=10
+            host=str(self._folder), user=_USER, database="postgres", timeout=_SECONDS
         )
         try:
             return await connection.fetchval(question)
@@ -167,7 +168,7 @@ class Postgres:
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None
-        end = time.monotonic() + _START_SECONDS
+        end = time.monotonic() + _SECONDS
         while True:
             if self._process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"postgres did not start: {self._log.read_text()[-2000:]}")

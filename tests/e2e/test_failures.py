@@ -103,7 +103,7 @@ def test_a_stream_that_never_goes_on_holds_no_worker(
     if then != "exit":
         time.sleep(0.5)  # the call is to be in the worker
         program.process.kill()
-    wait_until(lambda: not alive(worker), "the worker of a client that is gone ended", 10.0)
+    wait_until(lambda: not alive(worker), "the worker of a client that is gone ended")
     wait_until(lambda: server.sessions() == [], "its session was forgotten")
 
 

@@ -51,7 +51,7 @@ class Pair:
         import asyncpg
 
         at = self.postgres.url(self.database)
-        connection = await asyncpg.connect(at, timeout=10)
+        connection = await asyncpg.connect(at, timeout=PATIENCE)
         try:
             found: str | None = await connection.fetchval(
                 "SELECT value FROM notes WHERE name = $1", name

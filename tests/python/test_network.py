@@ -16,6 +16,7 @@ from gpupool_server.data_ports import data_place, to_try
 from gpupool_server.network import Network
 from gpupool_server.session_request import _needs_zmq, _wants_ucx
 from gpupool_server.worker import WorkerError
+from ports import free_port
 
 PROGRAM = Path("gpupool-worker")
 
@@ -76,8 +77,8 @@ def test_a_worker_gets_a_socket_that_listens(monkeypatch: pytest.MonkeyPatch, ho
 
 
 def test_workers_listen_at_ports_of_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as first:
-        port = first.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
         one = network(monkeypatch, data_listen=f"tcp://127.0.0.1:{port}-{port}")
         with pytest.raises(WorkerError, match="ports of which some must be free"), one.listen(True):
             pass
