@@ -34,7 +34,7 @@ from gpupool_server.image_store import ImageStore
 from gpupool_server.ranks import Ranks
 from gpupool_server.rundir import Meta
 from gpupool_server.session import Session
-from gpupool_server.worker import WorkerError
+from gpupool_server.worker import WorkerError, readable
 
 _QUESTION = re.compile(rb"bring ([0-9]{1,20}) ([0-9a-f]{12}) ([0-9a-f]{32})")
 _RANK = re.compile(rb"(rank|left) ([0-9a-f]{32})")
@@ -71,7 +71,7 @@ async def _settle(connection: socket.socket, offers: Offers | None) -> None:
 
 def _is_over(connection: socket.socket) -> bool:
     """Whether the worker has ended, and not just we to hear it. What it has said last may lie in
-    front of its end, so nobody reads here."""
+    front of its end, so nothing is read here."""
     poll = select.poll()
     poll.register(connection, 0)
     return any(events & select.POLLHUP for _, events in poll.poll(0))
@@ -119,17 +119,29 @@ class Exchange:
                 await self._hear(session, ours, offers)
             finally:
                 if _is_over(ours):
+                    self._hear_last(session, ours)
                     self._ranks.over(session.meta.session)
                 else:
                     self._ranks.forget(session.meta.session)
+
+    def _hear_last(self, session: Session, ours: socket.socket) -> None:
+        """What it said of its ranks in front of its end, which may be heard before these words."""
+        with contextlib.suppress(OSError):
+            while word := ours.recv(MOST):
+                self._note(session, word)
 
     async def _hear(self, session: Session, ours: socket.socket, offers: Offers | None) -> None:
         loop = asyncio.get_running_loop()
         settling: asyncio.Task[None] | None = None
         try:
-            while question := await loop.sock_recv(ours, MOST):
+            while True:
+                await readable(ours)
                 while not self._budgets.spend(session.meta.tenant.encode()):
                     await asyncio.sleep(PAUSE)
+                # At once: a word that was taken is not lost when this is ended.
+                question = ours.recv(MOST)
+                if not question:
+                    break
                 if offers is not None and offers.hear(question):
                     continue
                 if question == SETTLE:
@@ -146,11 +158,7 @@ class Exchange:
 
     async def _answer(self, session: Session, ours: socket.socket, question: bytes) -> bool:
         """False: it is none, and no other is read."""
-        rank = _RANK.fullmatch(question)
-        if rank is not None:
-            word, key = rank.groups()
-            note = self._ranks.begun if word == b"rank" else self._ranks.ended
-            note(session.meta.session, key)
+        if self._note(session, question):
             return True
         found = _QUESTION.fullmatch(question)
         if found is None:
@@ -161,6 +169,15 @@ class Exchange:
         with contextlib.suppress(OSError):  # it does not read, or has gone
             socket.send_fds(ours, [number + b" " + line], descriptors)
         self._closer.close(*descriptors)
+        return True
+
+    def _note(self, session: Session, word: bytes) -> bool:
+        """Whether it was of ranks."""
+        rank = _RANK.fullmatch(word)
+        if rank is None:
+            return False
+        note = self._ranks.begun if rank[1] == b"rank" else self._ranks.ended
+        note(session.meta.session, rank[2])
         return True
 
     async def _bring(self, session: Session, owner: str, token: str) -> tuple[bytes, list[int]]:

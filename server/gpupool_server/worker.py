@@ -222,7 +222,7 @@ class Control:
                 async with asyncio.timeout(CONTROL_SECONDS):
                     await loop.sock_connect(own, str(self._path))
                     await loop.sock_sendall(own, f"{command}\n".encode())
-                    await _readable(own)
+                    await readable(own)
                 line, fds, _, _ = socket.recv_fds(
                     own, MOST_SHARED, MOST_SENT, socket.MSG_CMSG_CLOEXEC
                 )
@@ -307,7 +307,7 @@ def _one_way() -> socket.socket:
     return own
 
 
-async def _readable(connection: socket.socket) -> None:
+async def readable(connection: socket.socket) -> None:
     """Until there is something to read."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()

@@ -370,3 +370,17 @@ async def test_who_ends_before_it_is_told_is_missed_at_once(
     assert a.questions is not None
     a.questions.close()
     assert await hears(b) == b"lost " + KEY
+
+
+async def test_what_a_worker_says_last_is_heard_behind_its_end(make: Make) -> None:
+    """A busy server sees the process end first, and lets go of the session: others were told that
+    they had lost a rank which had ended its own."""
+    a, b = make(A), make(B)
+    for each in (a, b):
+        await say(each, b"rank " + KEY)
+    assert a.questions is not None and a.session.questions is not None
+    a.questions.send(b"left " + KEY)
+    a.questions.close()
+    a.session.questions.cancel()
+    await asyncio.wait((a.session.questions,))
+    await say(b)
