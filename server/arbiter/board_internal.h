@@ -54,7 +54,7 @@ struct member_slot {
     uint64_t slice_us;
     uint64_t busy_ns;  /* it has been let in, or has said that it works, for so long */
     uint32_t overdue;  /* turns that it did not give back in time */
-    uint32_t late;     /* it is still at the work of the last of them */
+    uint32_t late;     /* it is still at the work of the last of them, or needed none for it */
     const char *fault; /* what it has done that no worker of ours does; NULL: nothing */
     uint32_t busy;
     uint32_t beside; /* it was let in without having the turn */

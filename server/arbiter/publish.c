@@ -65,16 +65,18 @@ static void tell_numbers(struct gp_arbiter *a, int member)
 static bool tell(struct gp_arbiter *a, int member, uint64_t now)
 {
     struct seat *s = &a->seats[member];
-    const struct member_slot *m = &a->board->members[member];
+    struct member_slot *m = &a->board->members[member];
     uint32_t flags = flags_of(a->board, m), runs = s->runs;
-    bool lazy = !(flags & GP_PAGE_TELL);
+    bool lazy = !(flags & GP_PAGE_TELL), shut = s->flags & GP_PAGE_OPEN && !(flags & GP_PAGE_OPEN);
     if (flags != s->flags)
         tell_flags(s, flags, m->wants_since != 0);
-    if (lazy == s->lazy)
+    if (lazy == s->lazy && !shut)
         return false;
     GP_PAGE_FENCE();
     gp_arbiter_sync(a, member, now);
     s->lazy = lazy;
+    if (shut && m->busy) /* it needed no turn for the work that it is at */
+        m->late = 1;
     return s->runs != runs;
 }
 

@@ -52,11 +52,11 @@ int worker_end(struct worker *w);
 /* Kill it, and wait until it is over. */
 void worker_kill(struct worker *w);
 void sleep_ms(unsigned ms);
-/* Wait until it is true, for at most 10 s; fails the test then. */
+/* Wait until it is true, for at most 60 s; fails the test then. */
 #define AWAIT(condition)                                                                           \
     do {                                                                                           \
         int tries = 0;                                                                             \
-        while (!(condition) && ++tries < 2000)                                                     \
+        while (!(condition) && ++tries < 12000)                                                    \
             sleep_ms(5);                                                                           \
         assert_true(condition);                                                                    \
     } while (0)

@@ -64,6 +64,35 @@ static void the_dead_have_nothing(void **state)
 
 /* --- turns --------------------------------------------------------------------------------- */
 
+static int run_on(struct gp_seat *seat, int page, int bell)
+{
+    (void)page, (void)bell;
+    while (!gp_seat_enter(seat))
+        gp_seat_wait(seat, 1000);
+    shared->flag = 1;
+    while (!shared->stop)
+        sleep_ms(1);
+    gp_seat_idle(seat, 0);
+    pause();
+    return 0;
+}
+
+/* A policy without turns let it begin what it is at: that is nobody's fault, until it has ended. */
+static void who_needed_no_turn_is_late_where_turns_begin(void **state)
+{
+    assert_int_equal(arbiter_say(*state, "gpu 4 20 90 1 1073741824"), 0); /* weak */
+    struct worker w = worker_start(*state, "a", run_on);
+    AWAIT(shared->flag);
+    assert_true(arbiter_say(*state, "describe") >= 0);
+    assert_true(arbiter_says(*state, "\"late\": false"));
+    assert_int_equal(arbiter_say(*state, "gpu 2 20 90 1 1073741824"), 0); /* weighted */
+    assert_true(arbiter_say(*state, "describe") >= 0);
+    assert_true(arbiter_says(*state, "\"late\": true"));
+    shared->stop = 1;
+    AWAIT(arbiter_say(*state, "describe") >= 0 && arbiter_says(*state, "\"late\": false"));
+    worker_kill(&w);
+}
+
 static bool enter(struct gp_seat *seat)
 {
     while (!gp_seat_enter(seat)) {
@@ -333,6 +362,7 @@ int main(void)
 #define ARBITER_TEST(name) cmocka_unit_test_setup_teardown(name, begin, arbiter_end)
     const struct CMUnitTest tests[] = {
         ARBITER_TEST(the_dead_have_nothing),
+        ARBITER_TEST(who_needed_no_turn_is_late_where_turns_begin),
         ARBITER_TEST(two_take_turns_by_their_weights),
         ARBITER_TEST(steps_alone),
         ARBITER_TEST(a_dead_holders_turn_is_the_next_ones),

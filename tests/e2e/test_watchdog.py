@@ -172,6 +172,25 @@ def test_without_turns_only_memory_is_watched(
     end(neighbour)
 
 
+def test_kernels_that_needed_no_turn_when_they_began(make_pool: MakePool, talk: StartTalk) -> None:
+    pool = make_pool()
+    assert pool.cli("gpu", "set", "0", "--policy", "weak").returncode == 0
+    programs = [
+        talk(pool.program("driver_slices"), pool.server.environment("shm", **who))
+        for who in (RED, BLUE)
+    ]
+    for program in programs:
+        assert program.line() == "ready"
+        assert tell(program, "hold") == "holds"
+    assert pool.cli("gpu", "set", "0", "--policy", "weighted").returncode == 0
+    before = looks(pool)
+    wait_until(lambda: looks(pool) > before + 60, "they were looked at for long")
+    assert liars(pool) == []
+    for program in programs:
+        assert tell(program, "free") == "freed"
+        end(program)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="workers without a jail are the server's user's")
 def test_memory_of_a_child(make_pool: MakePool, liar: Liar) -> None:
     """Without a jail a worker may start programs: what these have is its own."""
