@@ -225,13 +225,15 @@ static void vote_send(struct process *p)
 
 static bool is_done(struct process *p)
 {
-    bool done = !front(&p->sent) && !p->launched;
+    if (front(&p->sent) || p->launched)
+        return false;
     for (unsigned i = 0; i < SIM_CARDS * STREAMS; i++) {
         const struct queue *q = &p->streams[i / STREAMS][i % STREAMS];
         for (unsigned k = q->head; k != q->tail; k++)
-            done &= q->at[k % QUEUE].kind == RECORD;
+            if (q->at[k % QUEUE].kind != RECORD)
+                return false;
     }
-    return done;
+    return true;
 }
 
 void sim_client(struct process *p)
