@@ -137,6 +137,9 @@ bool gp_board_high_allowed(struct gp_board *f, uint64_t now);
 void gp_board_charge_to(struct gp_board *f, struct tenant_slot *t, uint64_t now);
 /* Move the turn on if it is time to. */
 void gp_board_turn(struct gp_board *f, uint64_t now);
+/* Whether it has work, or had some a moment ago: without any between two windows it is still at
+ * work (gang.c). */
+bool gp_board_at_work(const struct tenant_slot *t, uint64_t now);
 /* Whose time it is, for all tenants. */
 void gp_gangs_look(struct gp_board *f, uint64_t now);
 /* What a tenant's charged time counts as when turns are given: least is next. */

@@ -88,6 +88,19 @@ void gp_board_charge_to(struct gp_board *f, struct tenant_slot *t, uint64_t now)
     }
 }
 
+/* Of all who are at work but `t`, and of `other`. */
+static uint64_t weight_of_others(const struct gp_board *f, const struct tenant_slot *t,
+                                 const struct tenant_slot *other, uint64_t now)
+{
+    uint64_t sum = gp_board_weight(other);
+    for (int i = 0; i < GP_BOARD_TENANTS; i++) {
+        const struct tenant_slot *each = &f->tenants[i];
+        if (each != t && each != other && gp_board_at_work(each, now))
+            sum += each->weight;
+    }
+    return sum;
+}
+
 int gp_board_charge(struct gp_board *f, const char *name, const char *whose, uint64_t ns)
 {
     struct tenant_slot *t = gp_board_find(f, name), *other = gp_board_find(f, whose);
@@ -98,8 +111,10 @@ int gp_board_charge(struct gp_board *f, const char *name, const char *whose, uin
     uint64_t now = gp_board_now();
     t->vtime += ns * 1000 / gp_board_weight(t);
     pay_tokens(f, t, (int64_t)ns, now);
-    if (other) { /* whose charged time does not go back: who waits is behind the same */
-        t->vtime += ns * 1000 / gp_board_weight(other);
+    if (other) {
+        /* Charged time does not go back, so all others gain on who pays, not `other` alone: beside
+         * its weight alone, if that is small, they would have many times what it has lost. */
+        t->vtime += ns * 1000 / weight_of_others(f, t, other, now);
         pay_tokens(f, other, -(int64_t)ns, now);
     }
     gp_board_turn(f, now);

@@ -46,8 +46,7 @@ struct period {
     uint64_t charged; /* of these: time as charged, in the mean */
 };
 
-/* Without work between two windows it is still at work. */
-static bool at_work(const struct tenant_slot *t, uint64_t now)
+bool gp_board_at_work(const struct tenant_slot *t, uint64_t now)
 {
     return t->name[0] && t->usage.members && t->weight &&
            (t->busy || t->wanting || now < t->idle_since + PERIOD);
@@ -80,7 +79,7 @@ static int gangs_find(struct gp_board *f, uint64_t now, struct tenant_slot **gan
     for (int i = 0; i < GP_BOARD_TENANTS; i++) {
         struct tenant_slot *t = &f->tenants[i];
         t->window = GANG_NONE;
-        if (!at_work(t, now))
+        if (!gp_board_at_work(t, now))
             continue;
         p->sum += t->weight;
         if (t->grant.gang || t->ranks) {

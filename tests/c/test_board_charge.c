@@ -104,6 +104,29 @@ static void by_weight(void **state)
     gp_board_free(p.b);
 }
 
+/* Green has the same weight as red, and all that red does not have goes to both others. */
+static void one_of_little_weight_is_not_paid_by_its_weight_alone(void **state)
+{
+    (void)state;
+    struct pair p = pair_new(GP_POLICY_SHARE, 5, 1);
+    const struct gp_board_grant green = {.share = 500, .ceiling = 1000},
+                                blue = {.share = 1, .ceiling = 1000};
+    assert_int_equal(gp_board_tenant_set(p.b, "blue", &blue), 0);
+    assert_int_equal(gp_board_tenant_set(p.b, "green", &green), 0);
+    int third = gp_board_join(p.b, "green");
+    assert_true(gp_board_enter(p.b, third));
+    assert_int_equal(gp_board_charge(p.b, "red", "blue", 200 * MS), 0);
+    const struct tenant_slot *red = gp_board_find(p.b, "red");
+    /* ns * 1000 / weight: its own part, and those of others together */
+    assert_int_equal(red->vtime, 200 * MS * 1000 / 500 + 200 * MS * 1000 / 501);
+    gp_board_idle(p.b, third, 0);
+    clock_ns += 1000 * MS; /* it has no work any more */
+    uint64_t before = red->vtime;
+    assert_int_equal(gp_board_charge(p.b, "red", "blue", MS), 0);
+    assert_int_equal(red->vtime - before, MS * 1000 / 500 + MS * 1000);
+    gp_board_free(p.b);
+}
+
 static void of_one_that_is_gone_its_own_part_is_paid(void **state)
 {
     (void)state;
@@ -167,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_took_half_has_that_much_less),
         cmocka_unit_test(by_weight),
+        cmocka_unit_test(one_of_little_weight_is_not_paid_by_its_weight_alone),
         cmocka_unit_test(of_one_that_is_gone_its_own_part_is_paid),
         cmocka_unit_test(a_ceiling_is_one_of_both),
         cmocka_unit_test(whoever_is_alone_works_on),
