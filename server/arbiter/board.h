@@ -102,8 +102,9 @@ int gp_board_tenant_remove(struct gp_board *b, const char *name);
 /* All tenants; returns how many, at most `room`. */
 int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int room);
 /* Work of `name` went on for `ns` in turns of `whose`, unasked: it pays for that, and for what `whose`
- * was charged meanwhile, with turns that others have then. Nothing is where the policy knows no
- * turns; an unknown `whose` has been removed. -ENOENT; -EINVAL: longer than GP_BOARD_CHARGE_MOST. */
+ * was charged meanwhile, with turns that others have then: less what the clock has charged for work
+ * behind a lost turn. Nothing is where the policy knows no turns; an unknown `whose` has been
+ * removed. -ENOENT; -EINVAL: longer than GP_BOARD_CHARGE_MOST. */
 #define GP_BOARD_CHARGE_MOST UINT64_C(60000000000)
 int gp_board_charge(struct gp_board *b, const char *name, const char *whose, uint64_t ns);
 /* JSON of everything: {"gpu": {policy, max_inst, prio_ratio, hardware, memory_total},

@@ -27,6 +27,7 @@ struct tenant_slot {
     uint32_t ceiling; /* permille of all time, 1000: no ceiling */
     /* the turn's bookkeeping (turn.c) */
     uint64_t vtime;         /* charged ns * 1000 / weight */
+    uint64_t paid_outside;  /* of that, since its last turn: what gp_board_charge need not add */
     int64_t tokens;         /* ns that the ceiling still allows */
     uint64_t tokens_at;     /* when they were counted */
     uint64_t charged_to;    /* ns: until when it has been charged */

@@ -79,8 +79,10 @@ void gp_board_charge_to(struct gp_board *f, struct tenant_slot *t, uint64_t now)
         return;
     uint64_t ns = now - t->charged_to;
     t->charged_to = now;
-    if (!t->amnesty)
-        t->vtime += ns * 1000 / gp_board_weight(t);
+    uint64_t paid = t->amnesty ? 0 : ns * 1000 / gp_board_weight(t);
+    t->vtime += paid;
+    if (gp_board_holder(f) != t)
+        t->paid_outside += paid;
     pay_tokens(f, t, (int64_t)ns, now);
     if (t->grant.high_priority) {
         f->high_tokens -= (int64_t)ns;
@@ -109,14 +111,20 @@ int gp_board_charge(struct gp_board *f, const char *name, const char *whose, uin
     if (f->open || t == other)
         return 0;
     uint64_t now = gp_board_now();
-    t->vtime += ns * 1000 / gp_board_weight(t);
-    pay_tokens(f, t, (int64_t)ns, now);
+    if (t->busy && gp_board_holder(f) != t) /* behind a lost turn: the clock charges, too */
+        gp_board_charge_to(f, t, now);
+    uint64_t pays = ns * 1000 / gp_board_weight(t);
     if (other) {
         /* Charged time does not go back, so all others gain on who pays, not `other` alone: beside
          * its weight alone, if that is small, they would have many times what it has lost. */
-        t->vtime += ns * 1000 / weight_of_others(f, t, other, now);
+        pays += ns * 1000 / weight_of_others(f, t, other, now);
         pay_tokens(f, other, -(int64_t)ns, now);
     }
+    uint64_t paid = pays < t->paid_outside ? pays : t->paid_outside;
+    t->paid_outside -= paid;
+    t->vtime += pays - paid;
+    if (!paid)
+        pay_tokens(f, t, (int64_t)ns, now);
     gp_board_turn(f, now);
     return 0;
 }

@@ -101,8 +101,11 @@ static void tenant_wakes(struct gp_board *f, struct tenant_slot *t)
 
 static void turn_give(struct gp_board *f, struct tenant_slot *t, uint64_t now)
 {
+    if (t->busy) /* behind a turn that it has lost */
+        gp_board_charge_to(f, t, now);
     if (t->charged_to < now)
         t->charged_to = now;
+    t->paid_outside = 0;
     t->idle_since = now;
     f->turn_fresh = 1;
     t->usage.turns++;

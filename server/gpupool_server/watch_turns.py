@@ -87,8 +87,7 @@ class OutsideTurns:
         #: Likewise, of work that may be there.
         self.left_of_tenant: Counter[str] = Counter()
         self.left_of_worker: Counter[int] = Counter()
-        #: What workers that say so, and have not lost their turns, were found at this time: for
-        #: work behind a lost turn the arbiter charges by its own clock.
+        #: What was found of that this time.
         self.unpaid: list[Left] = []
         self._turns: deque[Turn] = deque()
         #: What was before is not known.
@@ -140,7 +139,7 @@ class OutsideTurns:
             ns = int(moment.took_ns * self._accounts.busy(whose))
             if self._accounts.may_be_beside(known.account):
                 return
-            if known.worker not in lost and (due := self._stray.beyond(known.account, at_ns, ns)):
+            if due := self._stray.beyond(known.account, at_ns, ns):
                 self.unpaid.append(Left(known.account, whose, due))
             if tenant_of(whose) != tenant:
                 self.left_of_worker[known.worker] += ns

@@ -139,6 +139,60 @@ static void of_one_that_is_gone_its_own_part_is_paid(void **state)
     gp_board_free(p.b);
 }
 
+/* Red has a kernel that is longer than its turn and works on behind that; blue works beside it. */
+static void loses_its_turn(const struct pair *p)
+{
+    work(p, 1000 * MS);
+    uint64_t end = clock_ns + 3000 * MS;
+    for (; clock_ns < end && gp_board_must_yield(p->b, p->member[RED]); clock_ns += MS)
+        gp_board_idle(p->b, p->member[RED], 0);
+    for (; clock_ns < end && !gp_board_enter(p->b, p->member[RED]); clock_ns += MS)
+        if (gp_board_must_yield(p->b, p->member[BLUE]))
+            gp_board_idle(p->b, p->member[BLUE], 0);
+    gp_board_started(p->b, p->member[RED]);
+    for (; clock_ns < end; clock_ns += MS)
+        if (gp_board_enter(p->b, p->member[BLUE]))
+            return;
+    fail();
+}
+
+static void behind_a_lost_turn_it_is_not_paid_for_twice(void **state)
+{
+    (void)state;
+    struct pair p = pair_new(GP_POLICY_SHARE, 5, 5);
+    const struct tenant_slot *red = gp_board_find(p.b, "red");
+    loses_its_turn(&p);
+    uint64_t before = red->vtime;
+    clock_ns += 1000 * MS; /* of which it had half, which costs it twice as much: or a bit more */
+    assert_int_equal(gp_board_charge(p.b, "red", "blue", 500 * MS), 0);
+    assert_int_equal(red->vtime - before, 1000 * MS * 1000 / 500);
+    assert_int_equal(gp_board_charge(p.b, "red", "blue", 100 * MS), 0);
+    assert_int_equal(red->vtime - before, 1200 * MS * 1000 / 500);
+    gp_board_idle(p.b, p.member[RED], 0);
+    assert_int_equal(red->vtime - before, 1200 * MS * 1000 / 500);
+    gp_board_free(p.b);
+}
+
+static void a_lost_turns_kernel_is_paid_also_while_another_member_has_turns(void **state)
+{
+    (void)state;
+    struct pair p = pair_new(GP_POLICY_SHARE, 5, 5);
+    const struct tenant_slot *red = gp_board_find(p.b, "red");
+    int second = gp_board_join(p.b, "red");
+    loses_its_turn(&p);
+    uint64_t before = red->vtime;
+    clock_ns += 1000 * MS;
+    assert_false(gp_board_enter(p.b, second));
+    gp_board_idle(p.b, p.member[BLUE], 0);
+    clock_ns += 2 * MS;
+    assert_true(gp_board_enter(p.b, second));
+    assert_true(red->vtime - before >= 1000 * MS * 1000 / 500);
+    before = red->vtime; /* what comes later is not of that */
+    assert_int_equal(gp_board_charge(p.b, "red", "", MS), 0);
+    assert_int_equal(red->vtime - before, MS * 1000 / 500);
+    gp_board_free(p.b);
+}
+
 /* Fixed parts have ceilings: what red had beyond its own it has less of, and nobody has it. */
 static void a_ceiling_is_one_of_both(void **state)
 {
@@ -192,6 +246,8 @@ int main(void)
         cmocka_unit_test(by_weight),
         cmocka_unit_test(one_of_little_weight_is_not_paid_by_its_weight_alone),
         cmocka_unit_test(of_one_that_is_gone_its_own_part_is_paid),
+        cmocka_unit_test(behind_a_lost_turn_it_is_not_paid_for_twice),
+        cmocka_unit_test(a_lost_turns_kernel_is_paid_also_while_another_member_has_turns),
         cmocka_unit_test(a_ceiling_is_one_of_both),
         cmocka_unit_test(whoever_is_alone_works_on),
         cmocka_unit_test(what_is_nobodys),
