@@ -16,8 +16,12 @@ from gpupool_server.watch_look import NS, Look, SeenTenant, SeenWorker, Verdict
 from gpupool_server.watch_samples import LONGEST_SECONDS
 from gpupool_server.watch_settings import WatchSettings
 
-#: A worker that was found at less is not the one to end, whatever its tenant owes.
+#: A worker that was found at less is not the one to end; of a tenant that owes more than it may,
+#: so many times as much, at so much less.
 LEAST_NS = 5 * NS
+
+#: Who owes so many times as much is not asked any more: none of its sessions would last so long.
+ASKED_MOST = 2
 
 #: So long it has to end its session once it was asked.
 ASKED_NS = 3 * NS
@@ -63,6 +67,7 @@ class Debts:
         self._before: Look | None = None
         #: Nanoseconds of the GPU, by tenant.
         self.owed: dict[str, float] = {}
+        self._forgiven_ns = 0
         #: When workers were asked to end their sessions, by pid.
         self._asked: dict[int, int] = {}
 
@@ -71,6 +76,7 @@ class Debts:
         before, self._before = self._before, now if now.sample_ns and now.turns else None
         if not now.turns or (now.workers and not now.sample_ns):
             self.owed.clear()
+        self._forgive(now.now_ns)
         if self._before is None or before is None or before.era != now.era:
             return []
         since = _Since(before, now)
@@ -81,30 +87,35 @@ class Debts:
         here = {worker.pid for worker in now.workers}
         self._asked = {pid: at for pid, at in self._asked.items() if pid in here}
         limit = self._settings.owed_seconds * NS
-        late = [tenant for tenant, ns in self.owed.items() if limit and ns >= limit]
-        return [verdict for tenant in late for verdict in self._judge(tenant, now)]
+        late = {tenant: ns / limit for tenant, ns in self.owed.items() if limit and ns >= limit}
+        return [v for tenant, times in late.items() for v in self._judge(tenant, times, now)]
+
+    def _forgive(self, now_ns: int) -> None:
+        """What is long ago, as all that is known of tenants is forgotten; also without workers."""
+        kept = math.exp(min(0, self._forgiven_ns - now_ns) / (LONGEST_SECONDS * NS))
+        self.owed = {tenant: owed * kept for tenant, owed in self.owed.items()}
+        self._forgiven_ns = now_ns
 
     def _count(self, tenant: str, since: _Since, left: int) -> None:
-        """What is long ago is forgiven, as all that is known of tenants is forgotten."""
-        kept = self.owed.get(tenant, 0.0) * math.exp(-since.ns / (LONGEST_SECONDS * NS))
-        owed = kept + max(0, left) - since.forgone(tenant)
+        owed = self.owed.get(tenant, 0.0) + max(0, left) - since.forgone(tenant)
         if owed > 0:
             self.owed[tenant] = owed
         else:
             self.owed.pop(tenant, None)
 
-    def _judge(self, tenant: str, now: Look) -> Iterable[Verdict]:
+    def _judge(self, tenant: str, times: float, now: Look) -> Iterable[Verdict]:
+        """It owes so many times what it may."""
         found = [
             worker
             for worker in now.workers
-            if tenant_of(worker.tenant) == tenant and worker.left_ns >= LEAST_NS
+            if tenant_of(worker.tenant) == tenant and worker.left_ns * times >= LEAST_NS
         ]
         worker = max(found, key=lambda each: each.left_ns, default=None)
         if worker is None:
             return
         asked = self._asked.setdefault(worker.pid, now.now_ns)
-        if asked == now.now_ns or now.now_ns - asked >= ASKED_NS:
-            liar = asked != now.now_ns
+        liar = times >= ASKED_MOST or now.now_ns - asked >= ASKED_NS
+        if liar or asked == now.now_ns:
             yield Verdict(worker.pid, worker.tenant, "time", self._reason(worker), liar)
 
     def _reason(self, worker: SeenWorker) -> str:

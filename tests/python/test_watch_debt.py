@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -136,7 +137,31 @@ def test_the_debt_outlives_the_worker_and_the_next_one_is_not_ended_for_it_at_on
         workers = (SeenWorker(11, "red", 0, 0, left_ns=left), look.workers[1])
         found += [(left, verdict) for verdict in debts.look(replace(look, workers=workers))]
     (left, verdict), *_ = found
-    assert verdict.pid == 11 and not verdict.liar and LEAST_NS <= left < LEAST_NS + LOOK
+    assert verdict.pid == 11 and not verdict.liar and 0.8 * LEAST_NS <= left < LEAST_NS + LOOK
+
+
+def test_short_sessions_are_ended_once_more_is_owed() -> None:
+    """At less, and at twice as much without being asked."""
+    debts = Debts(SETTINGS, 0)
+    found: list[Verdict] = []
+    for number, look in enumerate(Gpu(0.96).looks(400.0)):
+        session = replace(look.workers[0], pid=100 + number // 4, left_ns=number % 4 * LOOK)
+        found += debts.look(replace(look, workers=(session, look.workers[1])))
+        if any(verdict.liar for verdict in found):
+            break
+    assert found[-1].liar and 120 * NS <= debts.owed["red"] < 125 * NS
+
+
+def test_it_is_forgiven_also_while_nobody_is_there() -> None:
+    debts = Debts(SETTINGS, 0)
+    looks = [*Gpu(0.96).looks(170.0)]
+    for look in looks:
+        debts.look(look)
+    before = debts.owed["red"]
+    for after in range(1, 640):
+        now_ns = looks[-1].now_ns + after * LOOK
+        debts.look(replace(looks[-1], now_ns=now_ns, workers=(), sample_ns=0))
+    assert debts.owed["red"] == pytest.approx(before / math.e, rel=0.01)
 
 
 @pytest.mark.parametrize("turns", [True, False])
