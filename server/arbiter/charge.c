@@ -10,6 +10,8 @@
 /* Tokens: what may be saved up, and what must be there to go on after a shortage. */
 #define BURST ((int64_t)(30 * MS))
 #define RESUME ((int64_t)(3 * MS))
+/* What samples can make a tenant owe: who goes on is found again, and ended by the server. */
+#define OWED_MOST (10000 * MS)
 
 static void tokens_refill(struct tenant_slot *t, uint64_t now)
 {
@@ -103,6 +105,14 @@ static uint64_t weight_of_others(const struct gp_board *f, const struct tenant_s
     return sum;
 }
 
+/* Nobody waits longer for work that is over than OWED_MOST of its own. */
+static void owe(const struct gp_board *f, struct tenant_slot *t, uint64_t charged)
+{
+    uint64_t most = f->vclock + OWED_MOST * 1000 / gp_board_weight(t);
+    uint64_t left = most > t->vtime ? most - t->vtime : 0;
+    t->vtime += charged < left ? charged : left;
+}
+
 int gp_board_charge(struct gp_board *f, const char *name, const char *whose, uint64_t ns)
 {
     struct tenant_slot *t = gp_board_find(f, name), *other = gp_board_find(f, whose);
@@ -122,7 +132,7 @@ int gp_board_charge(struct gp_board *f, const char *name, const char *whose, uin
     }
     uint64_t paid = pays < t->paid_outside ? pays : t->paid_outside;
     t->paid_outside -= paid;
-    t->vtime += pays - paid;
+    owe(f, t, pays - paid);
     if (!paid)
         pay_tokens(f, t, (int64_t)ns, now);
     gp_board_turn(f, now);

@@ -211,6 +211,21 @@ static void a_ceiling_is_one_of_both(void **state)
     gp_board_free(p.b);
 }
 
+/* Red has it all for five minutes, and then keeps to its turns. */
+static void a_debt_has_an_end(void **state)
+{
+    (void)state;
+    struct pair p = pair_new(GP_POLICY_SHARE, 5, 5);
+    work(&p, 1000 * MS);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(gp_board_charge(p.b, "red", "blue", GP_BOARD_CHARGE_MOST), 0);
+    uint64_t before = held(&p, RED);
+    work(&p, 10500 * MS);
+    assert_true(held(&p, RED) > before);
+    assert_near(ahead(&p, 1), 10000 * (int64_t)MS, 4 * (int64_t)TURN);
+    gp_board_free(p.b);
+}
+
 /* While nobody else wants the GPU, a debt keeps nobody from it. */
 static void whoever_is_alone_works_on(void **state)
 {
@@ -249,6 +264,7 @@ int main(void)
         cmocka_unit_test(behind_a_lost_turn_it_is_not_paid_for_twice),
         cmocka_unit_test(a_lost_turns_kernel_is_paid_also_while_another_member_has_turns),
         cmocka_unit_test(a_ceiling_is_one_of_both),
+        cmocka_unit_test(a_debt_has_an_end),
         cmocka_unit_test(whoever_is_alone_works_on),
         cmocka_unit_test(what_is_nobodys),
     };
