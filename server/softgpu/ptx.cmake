@@ -17,7 +17,11 @@ target_include_directories(sg_ptx SYSTEM PUBLIC ${GPUPOOL_CUDA_INCLUDE})
 # IEEE to the letter: nothing contracted. Nobody reads the flags of floating-point exceptions or
 # errno, and nobody changes the rounding mode but exec_pure_ieee.c, around volatile operands: with
 # -frounding-math, roots and sums of products would be made lane by lane.
-set(SG_COMPUTE -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+set(SG_COMPUTE -ffp-contract=off -fno-math-errno -fno-trapping-math)
+# With checks at every access loops become no vectors, and take long to compile.
+if(NOT GPUPOOL_SANITIZE)
+  list(PREPEND SG_COMPUTE -O3)
+endif()
 # Not every loop that may be made of vector instructions can be, which clang warns of.
 if(CMAKE_C_COMPILER_ID MATCHES Clang)
   list(APPEND SG_COMPUTE -Wno-pass-failed)
