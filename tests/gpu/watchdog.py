@@ -6,7 +6,8 @@ One server, and a program in a worker's place that uses NVIDIA's driver directly
 beside the arbiter (`memory`; in a child of the worker's: `child`), or runs kernels outside of its
 turns while a neighbour works (`time`; `turns`: and has many short turns of its own as well; `owes`:
 and says that its work outlives its turns, where it may have a tenth of the GPU and owe 10 s more).
-`shares` has two honest programs with work all the time, for `--seconds` each way to share. `sees`
+`shares` has two honest programs with work all the time, for `--seconds` each way to share; in
+`long` one has kernels of a second. `sees`
 asks NVML for everything that the watchdog goes by, and `honest` runs programs at their limits,
 which make and end contexts all the time, for longer than the watchdog waits for anything
 (`--seconds`, 45); `copies` copies to the GPU all the time, which needs no turn. All but `memory`
@@ -361,6 +362,28 @@ def shares(bench: Bench, seconds: float) -> Row:
     return row
 
 
+def long_kernels(bench: Bench, seconds: float) -> Row:
+    """Kernels that no turn is long enough for, beside one with work all the time: they pay for
+    what they have of its turns, and nobody is ended."""
+    slow, busy = (bench.start("driver_slices", who) for who in ("red", "blue"))
+    spent = min(seconds, 90.0)
+    seen, ends = Seen(bench), time.monotonic() + spent
+    slow.say(f"long {int(spent * 1000)}")
+    busy.say(f"busy {int(spent * 1000)}")
+    owed: list[float] = []
+    while time.monotonic() < ends and not bench.liars():
+        seen.look()
+        owed += [seen.tenants[-1][1].get("red", {}).get("owed", 0) / 1e9] if seen.tenants else []
+        time.sleep(0.1)
+    row = {"owed_most": max(owed, default=0.0), "liars": bench.liars(), **seen.row()}
+    if row["liars"]:
+        return {"good": False, **row}
+    row["kernels"] = [program.line() for program in (slow, busy)]
+    for program in (slow, busy):
+        finish(program)
+    return {"good": True, **row}
+
+
 def child(bench: Bench, seconds: float) -> Row:
     """Of a worker without a jail, which may start programs."""
     took, found = bench.lie(mib=LIMIT_MIB + BEYOND_MIB, forks=True)
@@ -419,6 +442,7 @@ PARTS: dict[str, tuple[Callable[[Bench, float], Row], dict[str, str]]] = {
     "honest": (honest, {}),
     "copies": (copies, {}),
     "shares": (shares, {}),
+    "long": (long_kernels, {}),
     "time": (out_of_turn, {}),
     "turns": (short_turns, {}),
     "owes": (owes, {}),

@@ -4,6 +4,7 @@
  *   hold     launch a kernel that polls a flag: `holds`
  *   free     set the flag from another stream, and wait for the kernel: `freed`
  *   busy MS  short kernels for so long, some submitted ahead: `kernels N`
+ *   long MS  kernels of a second on a card for so long, one by one: `kernels N`
  *   end      in order; so does the end of its input
  */
 #include <time.h>
@@ -49,14 +50,14 @@ static long now_ms(void)
     return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* About half a millisecond each on a card. */
-static void busy(CUfunction spin, CUstream stream, CUdeviceptr flag, int ms)
+/* A read of the flag takes about half a microsecond on a card. */
+static void busy(CUfunction spin, CUstream stream, CUdeviceptr flag, int ms, unsigned times,
+                 int ahead)
 {
-    unsigned times = 1000;
     void *parameters[] = {&flag, &times};
     long ends = now_ms() + ms, kernels = 0;
     while (now_ms() < ends) {
-        for (int i = 0; i < 16; i++, kernels++)
+        for (int i = 0; i < ahead; i++, kernels++)
             CU(cuLaunchKernel(spin, 2, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
         CU(cuStreamSynchronize(stream));
     }
@@ -91,7 +92,9 @@ int main(void)
             CU(cuStreamSynchronize(works));
             SAY("freed");
         } else if (sscanf(line, "busy %d", &ms) == 1) {
-            busy(spin, works, flag, ms);
+            busy(spin, works, flag, ms, 1000, 16);
+        } else if (sscanf(line, "long %d", &ms) == 1) {
+            busy(spin, works, flag, ms, 2000000, 1);
         } else {
             REQUIRE(0, "no such thing: %s", line);
         }
