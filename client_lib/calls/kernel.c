@@ -8,6 +8,7 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "module.h"
+#include "ranges.h"
 #include "session.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -48,6 +49,8 @@ void gpc_image_shadow_free(struct gpc_image_shadow *image)
 {
     if (!image)
         return;
+    if (__atomic_load_n(&image->has_variables, __ATOMIC_RELAXED))
+        gpc_range_image_ended(image->id);
     pthread_mutex_lock(&lock);
     /* functions made from kernels stand before them in the list */
     for (struct gpc_kernel *k = image->kernels, *next; k; k = next) {

@@ -143,7 +143,7 @@ static CUresult managed_here(CUdeviceptr *dptr, size_t *bytes, CUlibrary library
     size_t size;
     CUresult r = gpc_wire_cuLibraryGetManaged(&at, &size, library, name);
     if (r == CUDA_SUCCESS)
-        r = gpc_memory_note_global(at, size);
+        r = gpc_memory_note_global((uint64_t)library, at, size);
     if (r == CUDA_SUCCESS && dptr)
         *dptr = at;
     if (r == CUDA_SUCCESS && bytes)

@@ -12,6 +12,7 @@
 #include "ipc.h"
 #include "its.h"
 #include "managed.h"
+#include "module.h"
 #include "ranges.h"
 #include "remote_host.h"
 #include "session.h"
@@ -64,10 +65,9 @@ CUdevice gpc_memory_device(uint64_t address)
     return gpc_range_find(address, &range) ? range.device : -1;
 }
 
-static CUresult keep_in(CUcontext context, uint64_t from, CUdeviceptr at, size_t bytes,
-                        enum gpc_range_kind kind)
+static CUresult keep_on(CUdevice device, CUcontext context, uint64_t from, CUdeviceptr at,
+                        size_t bytes, enum gpc_range_kind kind)
 {
-    CUdevice device = device_of(from, context);
     if (!address_right(at, bytes, kind, device))
         return CUDA_ERROR_UNKNOWN;
     unsigned here = context ? gpc_session_of_handle((uint64_t)context)->index : gpc_range_place();
@@ -80,6 +80,12 @@ static CUresult keep_in(CUcontext context, uint64_t from, CUdeviceptr at, size_t
                               .from = from,
                               .device = device};
     return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult keep_in(CUcontext context, uint64_t from, CUdeviceptr at, size_t bytes,
+                        enum gpc_range_kind kind)
+{
+    return keep_on(device_of(from, context), context, from, at, bytes, kind);
 }
 
 CUresult gpc_memory_keep(uint64_t from, CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
@@ -100,12 +106,27 @@ CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUmemoryPool pool, 
                        bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
 }
 
-CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
+/* Whether a range is where the variable is; the variable of an image that has gone is not. */
+static bool has_variable(const struct gpc_range *range, uint64_t image, CUdeviceptr address,
+                         size_t bytes)
 {
+    if (range->kind == GPC_RANGE_GLOBAL &&
+        (range->from != image || range->begin != address || range->size != bytes))
+        return false;
+    return gpc_range_is_host(range) || gpc_range_session(range) == gpc_session();
+}
+
+CUresult gpc_memory_note_global(uint64_t image, CUdeviceptr address, size_t bytes)
+{
+    struct gpc_image_shadow *of = gpc_handle_shadow(gp_handle_kind(image), image);
+    CUcontext context = gpc_current();
     struct gpc_range range;
-    bool known = gpc_range_find(address, &range) &&
-                 (gpc_range_is_host(&range) || gpc_range_session(&range) == gpc_session());
-    CUresult r = known ? CUDA_SUCCESS : gpc_memory_keep(0, address, bytes, GPC_RANGE_GLOBAL);
+    CUresult r = CUDA_SUCCESS;
+    if (!of)
+        return CUDA_ERROR_INVALID_HANDLE;
+    __atomic_store_n(&of->has_variables, true, __ATOMIC_RELAXED);
+    if (!gpc_range_find(address, &range) || !has_variable(&range, of->id, address, bytes))
+        r = keep_on(gpc_context_device(context), context, of->id, address, bytes, GPC_RANGE_GLOBAL);
     return r || gpc_session_of_address(address) ? r : gpc_managed_variable(address, bytes);
 }
 

@@ -51,6 +51,7 @@ struct gpc_image_shadow {
     struct gpc_source *source;          /* of a library that other sessions may need */
     uint64_t replicas[GP_SESSIONS_MAX]; /* the library in other sessions, once needed */
     struct gpc_kernel *kernels;
+    bool has_variables; /* that are known by their addresses */
 };
 
 /* The shadow of a function or kernel handle, NULL if it is none. No lock. */

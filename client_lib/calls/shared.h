@@ -42,8 +42,8 @@ CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUmemoryPool pool, 
                                  size_t bytes, CUstream stream);
 /* Free what was allocated; `on` is NULL for the thread's route. */
 CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr);
-/* A variable of a module is device memory as well. */
-CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
+/* A variable of a module or library is device memory as well, until that is unloaded. */
+CUresult gpc_memory_note_global(uint64_t image, CUdeviceptr address, size_t bytes);
 /* `rows` of `width` values of `size` bytes, `pitch` bytes from one to the next. */
 CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
                     size_t size, size_t width, size_t rows, CUstream stream);

@@ -48,12 +48,20 @@ static void remove_at(struct table *t, size_t at)
     t->count--;
 }
 
-static void remove_graphs(struct table *t, const struct gpc_range *range)
+/* Memory of graphs and variables: the driver would not have given its address anew. What is this
+ * host's may lie at any address that a driver has given to a variable. */
+static bool gives_way(const struct gpc_range *old, const struct gpc_range *range)
+{
+    return old->kind == GPC_RANGE_GRAPH ||
+           (old->kind == GPC_RANGE_GLOBAL && !gpc_range_is_host(range));
+}
+
+static void remove_gone(struct table *t, const struct gpc_range *range)
 {
     for (size_t at = after(t, range->begin);
          at < t->count &&
          (t->ranges[at].begin <= range->begin || t->ranges[at].begin - range->begin < range->size);)
-        if (t->ranges[at].kind == GPC_RANGE_GRAPH)
+        if (gives_way(&t->ranges[at], range))
             remove_at(t, at);
         else
             at++;
@@ -65,7 +73,7 @@ int gpc_range_add(const struct gpc_range *range)
     pthread_rwlock_wrlock(&lock);
     int r = make_room(t);
     if (r == 0) {
-        remove_graphs(t, range);
+        remove_gone(t, range);
         size_t at = after(t, range->begin);
         memmove(t->ranges + at + 1, t->ranges + at, (t->count - at) * sizeof *t->ranges);
         t->ranges[at] = *range;
@@ -210,6 +218,20 @@ void gpc_range_find_two(unsigned place, const uint64_t address[2], struct gpc_ra
 bool gpc_range_find(uint64_t address, struct gpc_range *found)
 {
     return gpc_range_find_at(place_here(), address, found);
+}
+
+void gpc_range_image_ended(uint64_t image)
+{
+    pthread_rwlock_wrlock(&lock);
+    for (unsigned place = 0; place < places; place++) {
+        struct table *t = &tables[place];
+        for (size_t at = 0; at < t->count;)
+            if (t->ranges[at].kind == GPC_RANGE_GLOBAL && t->ranges[at].from == image)
+                remove_at(t, at);
+            else
+                at++;
+    }
+    pthread_rwlock_unlock(&lock);
 }
 
 /* The first range of the context from `from` on. */

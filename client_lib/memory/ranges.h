@@ -40,12 +40,12 @@ struct gpc_range {
     uint64_t id;             /* of cuPointerGetAttribute's BUFFER_ID */
     bool registered;         /* cuMemHostRegister */
     bool sync;               /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
-    uint64_t from;           /* the handle of its pool, or of what is mapped */
-    void *owner;             /* what to free it with */
+    uint64_t from; /* the handle of its pool, its module or library, or of what is mapped */
+    void *owner;   /* what to free it with */
 };
 
-/* 0, or -1 when there is no memory. Memory of graphs that lay there before has gone: the
- * driver would not have given its address anew. */
+/* 0, or -1 when there is no memory. Memory of graphs that lay there before has gone, and so have
+ * variables, unless it is memory of this host. */
 int gpc_range_add(const struct gpc_range *range);
 /* Remove the range that begins here; false if there is none. */
 bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);
@@ -69,6 +69,8 @@ bool gpc_range_share(const struct gpc_range *range);
 bool gpc_range_meets(uint64_t begin, uint64_t size);
 /* Given by the sessions: the place of the thread's current context. */
 unsigned gpc_range_place(void);
+/* Remove the variables of a module or library. */
+void gpc_range_image_ended(uint64_t image);
 /* Remove every range of a context, calling `ended` for each. */
 void gpc_range_context_ended(CUcontext context, void (*ended)(const struct gpc_range *));
 

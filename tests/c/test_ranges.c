@@ -101,6 +101,37 @@ static void memory_of_graphs_gives_way(void **state)
     assert_false(known(0x4000));
 }
 
+/* Nor is a variable's memory given to another while its module is there. */
+static void variables_give_way_and_go_with_their_image(void **state)
+{
+    (void)state;
+    static const struct gpc_range small = {
+        .begin = 0x1000, .size = 4, .kind = GPC_RANGE_GLOBAL, .from = 7};
+    static const struct gpc_range beside = {
+        .begin = 0x1100, .size = 4, .kind = GPC_RANGE_GLOBAL, .from = 7};
+    static const struct gpc_range large = {
+        .begin = 0x1000, .size = 64, .kind = GPC_RANGE_GLOBAL, .from = 8};
+    static const struct gpc_range host = {.begin = 0x1000, .size = 0x80, .kind = GPC_RANGE_HOST};
+    struct gpc_range found;
+    assert_int_equal(gpc_range_add(&small), 0);
+    assert_int_equal(gpc_range_add(&beside), 0);
+    assert_int_equal(gpc_range_add(&large), 0);
+    assert_true(gpc_range_find(0x1000, &found) && found.size == 64 && found.from == 8);
+    gpc_range_image_ended(7);
+    assert_false(known(0x1100));
+    assert_true(lies_in(0x103f, 0x1000));
+    assert_int_equal(gpc_range_add(&host), 0); /* this host chooses its addresses itself */
+    take_out(0x1000);
+    assert_true(known(0x1000));
+    gpc_range_image_ended(8);
+    assert_false(known(0x1000));
+    assert_int_equal(gpc_range_add(&small), 0);
+    add(0x0800, 0x1000, CONTEXT_A); /* of a pool, say */
+    assert_true(lies_in(0x1000, 0x0800));
+    take_out(0x0800);
+    assert_false(known(0x1000));
+}
+
 static void what_was_added_comes_back(void **state)
 {
     (void)state;
@@ -367,6 +398,7 @@ int main(void)
         cmocka_unit_test(nothing_is_known_at_first),
         cmocka_unit_test(an_address_is_in_from_first_to_last_byte),
         cmocka_unit_test(memory_of_graphs_gives_way),
+        cmocka_unit_test(variables_give_way_and_go_with_their_image),
         cmocka_unit_test(what_was_added_comes_back),
         cmocka_unit_test(only_the_beginning_removes_and_only_once),
         cmocka_unit_test(every_range_has_an_id_of_its_own),
