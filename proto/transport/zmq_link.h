@@ -160,7 +160,7 @@ enum mechanism { LINK_SPEAKS_OTHER, LINK_SPEAKS_NOTHING, LINK_SPEAKS_CLEAR, LINK
 enum mechanism link_mechanism_read(const unsigned char *greeting, size_t size);
 
 /* A handshake has failed: do the keys not agree? Asks whoever listens there. SILENT: it cannot
- * be told. NONE: it speaks as we do. */
+ * be told. NONE: it speaks as we do, or is at a path, where there are no keys. */
 enum link_trouble {
     LINK_TROUBLE_OTHER,
     LINK_TROUBLE_SILENT,

@@ -1,7 +1,10 @@
 /* One question to a server: answered, and every way in which it is not. */
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -120,6 +123,7 @@ static void test_silent(void **state)
 struct successor {
     int held;
     char url[64];
+    bool at_path;
     void (*before)(struct successor *s);
 };
 
@@ -139,11 +143,11 @@ static void router_close(struct server *server)
 }
 
 /* It takes two connections and reads nothing: that of the question, until the handshake is given up,
- * and the one by which the client finds out why. */
+ * and the one by which the client finds out why, if that may be keys. */
 static void stands_still(struct successor *s)
 {
     char bytes[256];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (s->at_path ? 1 : 2); i++) {
         int fd = accept(s->held, NULL, NULL);
         while (recv(fd, bytes, sizeof bytes, 0) > 0)
             ;
@@ -172,36 +176,58 @@ static void *successor_main(void *arg)
     return NULL;
 }
 
-static void ask_successor(void (*before)(struct successor *s))
+static void hold_port(struct successor *s)
 {
-    struct successor s = {.before = before};
+    int port;
+    s->held = raw_port_reserve(&port);
+    snprintf(s->url, sizeof s->url, "tcp://127.0.0.1:%d", port);
+}
+
+static void hold_path(struct successor *s)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "/tmp/gp-test-ask-%d", (int)getpid());
+    snprintf(s->url, sizeof s->url, "ipc://%.32s", at.sun_path);
+    s->held = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    unlink(at.sun_path);
+    assert_int_equal(bind(s->held, (struct sockaddr *)&at, sizeof at), 0);
+}
+
+static void ask_successor(void (*before)(struct successor *s), bool at_path)
+{
+    struct successor s = {.before = before, .at_path = at_path};
     char answer[64];
     size_t size = sizeof answer;
     pthread_t thread;
-    int port;
     struct gp_error err = {.text = ""};
-    s.held = raw_port_reserve(&port);
+    if (at_path)
+        hold_path(&s);
+    else
+        hold_port(&s);
     assert_int_equal(listen(s.held, 16), 0);
-    snprintf(s.url, sizeof s.url, "tcp://127.0.0.1:%d", port);
     assert_int_equal(pthread_create(&thread, NULL, successor_main, &s), 0);
     int rc = tp->ask(s.url, "hello", 5, answer, &size, PATIENCE_MS, &err);
     if (rc)
         fail_msg("%s", err.text);
     pthread_join(thread, NULL);
     close(s.held);
+    if (at_path)
+        unlink(s.url + strlen("ipc://"));
     assert_memory_equal(answer, "olleh", 5);
 }
 
 static void test_a_server_that_stands_still_is_asked_again(void **state)
 {
     (void)state;
-    ask_successor(stands_still);
+    ask_successor(stands_still, false);
+    ask_successor(stands_still, true);
 }
 
 static void test_a_server_that_has_a_successor_is_asked_again(void **state)
 {
     (void)state;
-    ask_successor(dies_with_a_question);
+    ask_successor(dies_with_a_question, false);
+    ask_successor(dies_with_a_question, true);
 }
 
 static void test_bad_address(void **state)
