@@ -14,7 +14,7 @@ which make and end contexts all the time, for longer than the watchdog waits for
 show what NVML said of red, what the arbiter granted, and by which rule the server held it back. A
 row for each; the exit code is 1 if one failed.
 
-What spins on the GPU comes last, and none of it stays: after `--within` seconds (300), killed, or
+What spins on the GPU comes last, and none of it stays: after `--within` seconds (400), killed, or
 done, all that was started is ended (keeper.py).
 """
 
@@ -67,6 +67,8 @@ share = "50%"
 """
 
 PATIENCE = 60.0
+#: An eighth of the GPU's time is found to be no chance after 325 s of looks.
+LIAR_PATIENCE = 340.0
 
 Row = dict[str, Any]
 
@@ -276,7 +278,7 @@ def out_of_turn(bench: Bench, seconds: float) -> Row:
     neighbour.line()
     seen = Seen(bench)
     try:
-        took, found = bench.lie(seen.look, patience=100.0, works=16)
+        took, found = bench.lie(seen.look, patience=LIAR_PATIENCE, works=16)
     except RuntimeError as error:
         return {"good": False, "error": str(error)[:200], **seen.row()}
     row = seen.row()
@@ -289,10 +291,10 @@ def out_of_turn(bench: Bench, seconds: float) -> Row:
 def short_turns(bench: Bench, seconds: float) -> Row:
     """Kernels in each turn of a neighbour's, and a turn of its own between any two of these."""
     neighbour = bench.start("driver_slices", "blue")
-    neighbour.say(f"busy {int(min(seconds, 120.0) * 1000)}")
+    neighbour.say(f"busy {int(LIAR_PATIENCE * 1000)}")
     seen = Seen(bench)
     try:
-        took, found = bench.lie(seen.look, patience=100.0, works=16, asks=True)
+        took, found = bench.lie(seen.look, patience=LIAR_PATIENCE, works=16, asks=True)
     except RuntimeError as error:
         return {"good": False, "error": str(error)[:200], **seen.row()}
     row = seen.row()
@@ -474,7 +476,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for watchdog.json")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seconds", type=float, default=45.0)
-    parser.add_argument("--within", type=float, default=300.0, help="seconds, then all is ended")
+    parser.add_argument("--within", type=float, default=400.0, help="seconds, then all is ended")
     parser.add_argument("--driver", default="cuda", help="soft: to try this program itself")
     given = parser.parse_args()
     keep(given.within)
