@@ -50,7 +50,7 @@ class _Since:
         contended = min(self.ns, sum(self._wanted[name] for name in others))
         due, of_all = self._due(own), self._due([*own, *others])
         most = sum(self._now.tenants[name].most for name in own) / 1000
-        part = min(due / of_all, most) if of_all else 0.0
+        part = min(due / of_all if of_all else 1.0, most)  # an earlier arbiter does not say
         held = sum(self._held[name] for name in own)
         return max(0.0, contended * (part - held / self.ns))
 

@@ -72,6 +72,7 @@ def owed(gpu: Gpu, seconds: float) -> float:
         (Gpu(0.1, 0.9), 0.1),  # turns are the arbiter's to give
         (Gpu(0.5, red=SeenTenant(0, due=50), blue=SeenTenant(0, due=950)), 0.45),
         (Gpu(0.5, red=SeenTenant(0, due=500, most=250)), 0.25),
+        (Gpu(0.9, red=SeenTenant(0, most=500), blue=SeenTenant(0)), 0.4),  # nobody says
         (Gpu(0.9, groups=5), 0.4),  # groups without workers have no part
         (Gpu(0.0, 0.1), 0.0),
     ],
