@@ -144,10 +144,11 @@ class OutsideTurns:
             if tenant_of(whose) != tenant:
                 self.left_of_worker[known.worker] += ns
                 self.left_of_tenant[tenant] += ns
+                self._found_ns[tenant] = log.now_ns
         elif whose or any(account != known.account for account in lost.values()):
             self.of_worker[known.worker] += moment.took_ns
             self.of_tenant[tenant] += moment.took_ns
-        self._found_ns[tenant] = log.now_ns
+            self._found_ns[tenant] = log.now_ns
 
     def _learn(self, log: TurnLog) -> None:
         if log.first != self.next:  # some were forgotten
