@@ -106,14 +106,25 @@ CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUmemoryPool pool, 
                        bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
 }
 
-/* Whether a range is where the variable is; the variable of an image that has gone is not. */
+/* Whether a range is the variable's, or managed memory that it lies in; a variable that lay there before
+ * is not. */
 static bool has_variable(const struct gpc_range *range, uint64_t image, CUdeviceptr address,
                          size_t bytes)
 {
-    if (range->kind == GPC_RANGE_GLOBAL &&
-        (range->from != image || range->begin != address || range->size != bytes))
-        return false;
-    return gpc_range_is_host(range) || gpc_range_session(range) == gpc_session();
+    if (range->kind == GPC_RANGE_GLOBAL)
+        return range->from == image && range->begin == address && range->size == bytes;
+    return gpc_range_session(range) == gpc_session();
+}
+
+/* The driver over there chose its address, and this process has memory at the same one: nobody could tell
+ * which of the two a copy means. */
+static CUresult is_taken_here(CUdeviceptr address)
+{
+    gpc_log(GPC_LOG_ERROR,
+            "a variable lies at %#llx, where this process has registered memory: start the program "
+            "again, and it has other addresses",
+            (unsigned long long)address);
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult gpc_memory_note_global(uint64_t image, CUdeviceptr address, size_t bytes)
@@ -124,8 +135,11 @@ CUresult gpc_memory_note_global(uint64_t image, CUdeviceptr address, size_t byte
     CUresult r = CUDA_SUCCESS;
     if (!of)
         return CUDA_ERROR_INVALID_HANDLE;
+    bool found = gpc_range_find(address, &range);
+    if (found && gpc_range_is_host(&range))
+        return is_taken_here(address);
     __atomic_store_n(&of->has_variables, true, __ATOMIC_RELAXED);
-    if (!gpc_range_find(address, &range) || !has_variable(&range, of->id, address, bytes))
+    if (!found || !has_variable(&range, of->id, address, bytes))
         r = keep_on(gpc_context_device(context), context, of->id, address, bytes, GPC_RANGE_GLOBAL);
     return r || gpc_session_of_address(address) ? r : gpc_managed_variable(address, bytes);
 }

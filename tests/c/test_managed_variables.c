@@ -17,6 +17,9 @@
 #include "gp_ids.h"
 #include "handle.h"
 #include "managed_internal.h"
+#include "module.h"
+#include "ranges.h"
+#include "shared.h"
 
 #define BYTES ((size_t)1 << 16)
 
@@ -162,6 +165,29 @@ static void taken_addresses_are_refused(void **state)
 }
 
 /* Each is copied by itself, and stays when another goes. */
+/* Registered memory may be where the driver over there has put a variable. */
+static void memory_of_this_process_is_no_variable(void **state)
+{
+    (void)state;
+    const struct gpc_range own = {
+        .begin = worker.begin, .size = 4096, .kind = GPC_RANGE_HOST, .registered = true};
+    struct gpc_range found;
+    uint64_t module = gpc_handle_new(GP_HANDLE_MODULE, 0);
+    struct gpc_image_shadow *image = gpc_image_shadow_new(module, false);
+    worker.managed = 0;
+    assert_int_equal(gpc_range_add(&own), 0);
+    assert_int_equal(gpc_memory_note_global(module, worker.begin + 64, 4),
+                     CUDA_ERROR_NOT_SUPPORTED);
+    assert_true(gpc_range_find(worker.begin + 64, &found) && found.kind == GPC_RANGE_HOST);
+    assert_true(gpc_range_forget(&found));
+    assert_int_equal(gpc_memory_note_global(module, worker.begin + 64, 4), CUDA_SUCCESS);
+    assert_int_equal(gpc_memory_note_global(module, worker.begin + 64, 4), CUDA_SUCCESS);
+    assert_true(gpc_range_find(worker.begin + 64, &found) && found.from == module);
+    gpc_handle_drop(module);
+    gpc_image_shadow_free(image);
+    assert_false(gpc_range_find(worker.begin + 64, &found));
+}
+
 static void several_lie_on_a_page(void **state)
 {
     (void)state;
@@ -237,6 +263,7 @@ int main(void)
         CASE(they_are_opened_once_and_brought),
         CASE(others_stay_the_gpus),
         CASE(taken_addresses_are_refused),
+        CASE(memory_of_this_process_is_no_variable),
         CASE(several_lie_on_a_page),
         CASE(half_of_one_is_none),
         CASE(a_worker_that_lies),
