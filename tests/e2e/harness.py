@@ -24,6 +24,7 @@ from gpupool_common import paths
 from gpupool_common.ask import ask_info
 from ports import free_port
 from ready_process import Daemon, start_ready
+from warm_start import run
 
 TOKEN = "token-of-the-end-to-end-tests"
 
@@ -221,14 +222,7 @@ def run_program(
     timeout: float = PROGRAM_PATIENCE,
 ) -> Result:
     try:
-        done = subprocess.run(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = run(command, timeout, env, text=False)
     except subprocess.TimeoutExpired as error:
         said = b"".join(part for part in (error.stdout, error.stderr) if part)
         text = said.decode(errors="replace")

@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import ssl
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import httpx
 from harness import PATIENCE
 from ports import free_port
 from ready_process import Daemon, start_ready
+from warm_start import run
 
 
 class ManagerProcess:
@@ -69,9 +69,7 @@ class ManagerProcess:
 
     def fail(self, *flags: str) -> tuple[int, str]:
         """How a start ends that must: exit status and stderr."""
-        done = subprocess.run(
-            self.command(*flags), env=self.env, capture_output=True, text=True, timeout=PATIENCE
-        )
+        done = run(self.command(*flags), PATIENCE, self.env)
         return done.returncode, done.stderr
 
     def kill(self, how: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:

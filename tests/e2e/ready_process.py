@@ -8,10 +8,9 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from warm_start import Started, is_warm, nursery
+from warm_start import Popen
 
-#: A daemon that was started, by itself or by forking.
-Daemon = subprocess.Popen[bytes] | Started
+Daemon = subprocess.Popen[bytes]
 
 
 def start_ready(
@@ -28,19 +27,15 @@ def start_ready(
     ready, theirs = os.pipe()
     with open(ready, "rb", buffering=0) as heard:
         with open(theirs, "wb"), log.open("ab") as file:
-            variables = os.environ if env is None else env
-            if preexec is None and is_warm(command, variables):
-                process: Daemon = nursery().start(command, variables, (file.fileno(), theirs))
-            else:
-                process = subprocess.Popen(
-                    [*command, "--ready-fd", str(theirs)],
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    pass_fds=[theirs],
-                    preexec_fn=preexec,
-                )
+            process: Daemon = Popen(
+                [*command, "--ready-fd", str(theirs)],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                pass_fds=[theirs],
+                preexec_fn=preexec,
+            )
         readable, _, _ = select.select([heard], [], [], patience)
         said = heard.read(512) if readable else b""
     if not said:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from gpupool.admin import Admin
 from harness import DRIVER, PATIENCE, PoolServer, Result, Talk, run_program, wait_until
 from toolchain import Toolchain
+from warm_start import run
 
 MIB = 1 << 20
 
@@ -113,14 +113,7 @@ class Pool:
 
     def cli(self, *words: str) -> Result:
         """A command of the operator's, to its end."""
-        done = subprocess.run(
-            self.command(*words),
-            env=operator(),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = run(self.command(*words), PATIENCE, operator())
         return Result(done.returncode, done.stdout, done.stderr)
 
     def account(self, name: str) -> dict[str, Any]:

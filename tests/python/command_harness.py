@@ -19,6 +19,7 @@ from gpupool_common.ask import ask
 from gpupool_common.paths import Home
 from ready_process import start_ready
 from server_harness import ROOT, TOKEN, hello_fields, process_lives
+from warm_start import run
 
 PYTHONPATH = f"{ROOT / 'pool'}:{ROOT / 'server'}"
 
@@ -28,14 +29,7 @@ def environment(home: Home, **more: str) -> dict[str, str]:
 
 
 def gpupool(home: Home, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpupool", *args],
-        env=environment(home, **env),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run([sys.executable, "-m", "gpupool", *args], 60, environment(home, **env))
 
 
 class RunningServer:

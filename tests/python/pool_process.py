@@ -14,6 +14,7 @@ from manager_node import FakeNode, FakeServer, join
 from manager_process import ManagerProcess
 from manager_world import gpu, report
 from server_harness import ROOT
+from warm_start import Popen, run
 
 PYTHONPATH = f"{ROOT / 'pool'}:{ROOT / 'server'}"
 
@@ -62,20 +63,12 @@ class Manager(ManagerProcess):
 
 def gpupool(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     """One command, as a user runs it."""
-    return subprocess.run(
-        [sys.executable, "-m", "gpupool", *args],
-        env=environment(**env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return run([sys.executable, "-m", "gpupool", *args], PATIENCE, environment(**env))
 
 
 def start_gpupool(*args: str, **env: str) -> subprocess.Popen[str]:
     """One command that goes on for a while."""
-    return subprocess.Popen(
+    return Popen(
         [sys.executable, "-m", "gpupool", *args],
         env=environment(**env),
         stdin=subprocess.PIPE,

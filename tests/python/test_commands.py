@@ -19,6 +19,7 @@ from gpupool_common.ask import ask_info
 from gpupool_common.errors import RefusedError, UnreachableError
 from gpupool_common.paths import Home
 from server_harness import TOKEN, process_lives
+from warm_start import run
 
 # gpupool-server ----------------------------------------------------------------
 
@@ -122,14 +123,7 @@ def test_the_token_never_reaches_the_log(start_server: StartServer) -> None:
 
 
 def server_command(home: Home, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpupool_server", *flags],
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run([sys.executable, "-m", "gpupool_server", *flags], 60, environment(home))
 
 
 def test_config_errors_are_one_line_and_code_2(home: Home, folder: Path) -> None:

@@ -16,15 +16,16 @@ from gpupool_server import doctor
 from gpupool_server.cgroups import Cgroups
 from gpupool_server.config import load_settings
 from gpupool_server.jail_status import LAYERS
+from warm_start import run
 
 ALL_ON = dict.fromkeys(LAYERS, "on")
 GOOD = Finding("driver", True, "/lib/libcuda.so.1")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def report(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpupool_server", "doctor", "--driver", "soft", *arguments]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return run(command, 60, env)
 
 
 def test_all_that_is_needed_is_there() -> None:
@@ -59,7 +60,7 @@ def test_a_run_directory_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_the_command_says_every_layer_and_its_exit_code_agrees(tmp_path: Path) -> None:
-    done = run("--json", "--listen", f"ipc://{tmp_path}/front")
+    done = report("--json", "--listen", f"ipc://{tmp_path}/front")
     told = json.loads(done.stdout)
     assert set(told["layers"]) == set(LAYERS)
     assert [check["name"] for check in told["checks"]][:2] == ["driver", "GPUs"]
@@ -87,13 +88,13 @@ def test_the_shape_of_its_json() -> None:
 
 
 def test_without_a_jail_it_says_so() -> None:
-    done = run("--confinement", "off")
+    done = report("--confinement", "off")
     assert done.returncode == 1
     assert "OFF  --confinement=off" in done.stdout
 
 
 def test_bad_settings() -> None:
-    done = run("--listen", "nowhere")
+    done = report("--listen", "nowhere")
     assert done.returncode == 2
     assert done.stderr.startswith("gpupool-server: ")
 

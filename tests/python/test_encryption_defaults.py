@@ -21,6 +21,7 @@ from gpupool_common.errors import ConfigError, GpupoolError, PoolAddressError
 from gpupool_manager import config as manager_config
 from gpupool_server.config import load_settings
 from pool_process import Manager
+from warm_start import run
 
 # The server --------------------------------------------------------------------------------------
 
@@ -140,12 +141,11 @@ def test_who_cannot_know_it_says_what_to_do(
 
 
 def test_the_command_prints_it(manager: Manager) -> None:
-    import subprocess
     import sys
 
     command = [sys.executable, "-m", "gpupool_manager", "certificate", "fingerprint"]
     command += ["--state-dir", str(manager.state)]
-    done = subprocess.run(command, env=manager.env, capture_output=True, text=True, timeout=60)
+    done = run(command, 60, manager.env)
     assert done.stdout.strip() == shown(manager), done.stderr
 
 

@@ -9,7 +9,6 @@ import shutil
 import socket
 import ssl
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from harness import wait_until
 from manager_node import FakeNode
 from manager_rest import bearer
 from pool_process import Manager, environment
+from warm_start import run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -83,9 +83,9 @@ def test_commands_trust_the_certificate_they_are_given(folder: Path) -> None:
         command = [sys.executable, "-m", "gpupool", "tenant", "list", "--json"]
         env = environment(GPUPOOL_POOL=manager.url, GPUPOOL_POOL_TOKEN=manager.admin)
         trusting = [*command, "--ca", str(certificate)]
-        done = subprocess.run(trusting, env=env, capture_output=True, text=True, timeout=60)
+        done = run(trusting, 60, env)
         assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        done = run(command, 60, env)
         assert done.returncode != 0
         assert "certificate" in done.stderr
     finally:

@@ -16,6 +16,7 @@ import pytest
 from command_harness import Front, StartServer, environment, gpupool, parent_of
 from gpupool_common.paths import Home
 from server_harness import TOKEN, hello_fields, process_lives
+from warm_start import Popen
 
 
 def test_run_local_gives_the_program_a_server_and_ends_it(home: Home) -> None:
@@ -303,9 +304,11 @@ def test_run_local_says_why_its_server_cannot_start(home: Home) -> None:
     assert "the embedded server ended with code 1" in done.stderr
 
 
-def start_waiting(home: Home, script: str) -> subprocess.Popen[str]:
+def start_waiting(
+    home: Home, script: str, start: type[subprocess.Popen[str]] = Popen
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "gpupool", "run", "--local", "--soft", "--"]
-    running = subprocess.Popen(
+    running = start(
         [*command, "sh", "-c", script],
         env=environment(home),
         stdout=subprocess.PIPE,
@@ -365,7 +368,8 @@ def test_ctrl_c_reaches_the_program_once_and_not_the_server(home: Home) -> None:
 
 
 def test_killing_the_launcher_ends_its_server(home: Home) -> None:
-    running = start_waiting(home, "echo waiting; exec sleep 600")
+    # A forked server is no child of the command's.
+    running = start_waiting(home, "echo waiting; exec sleep 600", subprocess.Popen)
     (server,) = [
         int(entry.name)
         for entry in Path("/proc").iterdir()
