@@ -342,6 +342,13 @@ def run_stages(place: Place, names: Sequence[str]) -> list[Row]:
     return rows
 
 
+def compile_once(place: Place) -> None:
+    """The programs of tests: most stages have some in common."""
+    programs = place.build / "programs"
+    shutil.rmtree(programs, ignore_errors=True)
+    os.environ.setdefault("GPUPOOL_E2E_CACHE", str(programs))
+
+
 def run_all(place: Place) -> list[Row]:
     """Every stage, in lanes, and behind them what has to be alone."""
     other = {*itertools.chain(*BESIDE), *LAST}
@@ -370,6 +377,8 @@ def main() -> int:
         os.environ.setdefault("GPUPOOL_UCX_LIBRARY", f"{Path(libucx.origin or '').parent}/lib")
     place = Place(args.build.absolute(), args.jobs)
     place.build.mkdir(parents=True, exist_ok=True)
+    if not args.only:
+        compile_once(place)
     rows = run_stages(place, args.only) if args.only else run_all(place)
     if args.rows:
         write_rows(args.rows, rows)
