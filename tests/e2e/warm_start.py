@@ -39,6 +39,7 @@ _MESSAGE = 1 << 20
 _MOST_DESCRIPTORS = 16
 #: What Popen has of how to start a process, by name.
 _HOW: inspect.Signature = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+_ENDS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 #: Of that, what no forked process is given.
 _COLD = {"preexec_fn": None, "shell": False, "gid": None, "gids": None, "uid": None, "umask": -1}
 
@@ -73,7 +74,7 @@ class Popen(subprocess.Popen[AnyStr]):
         self._told = nursery().start(wanted, [*ends, *how["pass_fds"]])
         self.pid = int(self._told.recv(64) or _lost())
         self._child_created = True
-        self._close_pipe_fds(*given[-13:-7])  # type: ignore[attr-defined]
+        self._close_pipe_fds(*(how[name] for name in _ENDS))  # type: ignore[attr-defined]
 
     @property
     def is_forked(self) -> bool:
