@@ -91,15 +91,6 @@ DRIVER_PROGRAMS = (
     Program("driver_module", "driver_module", driver=True),
     Program("driver_variables", "driver_variables", driver=True),
     Program("driver_function_lock", "driver_function_lock", driver=True),
-    # Others use a card meanwhile.
-    Program(
-        "driver_function_room",
-        "driver_function_lock",
-        driver=True,
-        arguments=("room",),
-        gpu_arguments=(),
-        ours=True,
-    ),
     Program("driver_occupancy", "driver_occupancy", driver=True),
     Program("driver_attributes", "driver_attributes", driver=True),
     Program("driver_memory", "driver_memory", driver=True),

@@ -145,17 +145,11 @@ void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
     gpw_strict(s, before);
 }
 
-/* What is being freed is not free yet, and while a stream is blocked nothing is given back. */
-static bool room_may_come(struct gpw_session *s)
-{
-    return gpw_memory_must_wait(s) || (!s->last_try && gpw_streams_blocked(s));
-}
-
 CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     if (gpw_quota_fits(s, ordinal, bytes))
         return CUDA_SUCCESS;
-    if (room_may_come(s))
+    if (gpw_memory_must_wait(s))
         return GPW_AGAIN;
     gpw_memory_trim(s, ordinal);
     return CUDA_SUCCESS;
@@ -180,7 +174,7 @@ CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t byte
         r = gpw_memory_make_room(s, w->ordinal, (uint64_t)bytesize + GRANULE);
     if (r == CUDA_SUCCESS)
         r = gpw_allocator_take(w->allocator, bytesize, dptr);
-    return r == CUDA_ERROR_OUT_OF_MEMORY && room_may_come(s) ? GPW_AGAIN : r;
+    return r == CUDA_ERROR_OUT_OF_MEMORY && gpw_memory_must_wait(s) ? GPW_AGAIN : r;
 }
 
 void gpw_memory_context_ended(struct gpw_session *s, CUcontext context)

@@ -84,8 +84,8 @@ struct gpw_window *gpw_window_of(struct gpw_session *s, CUdeviceptr address);
 /* Give back what pools and the allocator have and nobody uses. */
 void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal);
 /* If fewer than `bytes` may still be taken of a device, do that: only what is in use may
- * stand in the way of an allocation. GPW_AGAIN: memory is being freed, or cannot
- * be given back while a stream is blocked, which must be waited for. */
+ * stand in the way of an allocation. GPW_AGAIN: memory is being freed, and must be
+ * waited for. */
 CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 
 /* Pin memory that has been mapped, and take it into the session; if not, it is given back and `p`

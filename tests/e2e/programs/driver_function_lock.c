@@ -1,8 +1,6 @@
 /* A program that holds a lock which its host function wants, and makes memory meanwhile: no driver
- * waits for the function in that. `room`: but where a graph has left what is wanted, the function is
- * waited for. */
+ * waits for the function in that. */
 #include <pthread.h>
-#include <time.h>
 
 #include "driver.h"
 
@@ -61,50 +59,11 @@ static void beside_the_function(void (*make)(void))
     CU(cuStreamDestroy(stream));
 }
 
-static void CUDA_CB take_a_while(void *arg)
-{
-    const struct timespec while_ = {.tv_nsec = 300000000};
-    (void)arg;
-    nanosleep(&while_, NULL);
-}
-
-static void room_of_a_graph(void)
-{
-    uint64_t kept = 0;
-    size_t free_bytes, total;
-    CUdeviceptr at;
-    CUstream stream;
-    CUgraph graph;
-    CUgraphExec exec;
-    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CU(cuMemGetInfo(&free_bytes, &total));
-    size_t most = free_bytes / 8 * 5;
-    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CU(cuMemAllocAsync(&at, most, stream));
-    CU(cuMemsetD8Async(at, 1, 4096, stream));
-    CU(cuMemFreeAsync(at, stream));
-    CU(cuStreamEndCapture(stream, &graph));
-    CU(cuGraphInstantiate(&exec, graph, 0));
-    CU(cuGraphLaunch(exec, stream));
-    CU(cuStreamSynchronize(stream));
-    CU(cuDeviceGetGraphMemAttribute(driver_device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &kept));
-    EXPECT(kept >= most, "the graph left %llu bytes", (unsigned long long)kept);
-    CU(cuLaunchHostFunc(stream, take_a_while, NULL));
-    CU(cuMemAlloc(&at, most));
-    CU(cuStreamSynchronize(stream));
-    CU(cuMemFree(at));
-    CU(cuGraphExecDestroy(exec));
-    CU(cuGraphDestroy(graph));
-    CU(cuStreamDestroy(stream));
-}
-
-int main(int argc, char **argv)
+int main(void)
 {
     driver_start();
     beside_the_function(allocate);
     beside_the_function(map);
-    if (argc > 1 && strcmp(argv[1], "room") == 0)
-        room_of_a_graph();
     driver_stop();
     return finish("driver_function_lock");
 }
