@@ -90,7 +90,6 @@ DRIVER_PROGRAMS = (
     Program("driver_forms32_context", "driver_forms32", driver=True, arguments=("context",)),
     Program("driver_module", "driver_module", driver=True),
     Program("driver_variables", "driver_variables", driver=True),
-    Program("driver_function_lock", "driver_function_lock", driver=True),
     Program("driver_occupancy", "driver_occupancy", driver=True),
     Program("driver_attributes", "driver_attributes", driver=True),
     Program("driver_memory", "driver_memory", driver=True),
