@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import functools
 import gc
 import importlib
 import inspect
@@ -198,6 +199,7 @@ def at_start(env: Mapping[str, str]) -> dict[str, str]:
 # In the nursery ------------------------------------------------------------------------------
 
 
+@functools.cache
 def import_all(module: str) -> None:
     """What a program imports, at its start or when it is told what to do."""
     if module == "gpupool":  # each of its commands has a module of its own

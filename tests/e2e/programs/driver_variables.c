@@ -1,7 +1,5 @@
 /* Variables of modules and libraries that come and go: drivers give the same addresses to variables
  * of other sizes. */
-#include <stdlib.h>
-
 #include "driver.h"
 
 #define MOST 8192
