@@ -4,13 +4,17 @@
  *   crowd PROCESSES SECONDS
  *
  * Each launches 200 empty kernels and waits, again and again. They begin together, when all have their
- * contexts. For bench/run.py, natively and through each transport.
+ * contexts. Of more than one it also says how fair that was: what the slowest and the fastest did of
+ * the mean, and Jain's index of all (1: all the same; 1/PROCESSES: one had everything). `_cpu_us` is
+ * what a launch took of the programs' own processors. For bench/run.py, natively and through each
+ * transport.
  */
 #include <cuda.h>
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,6 +54,20 @@ static void launch_all(void)
     CU(cuStreamSynchronize(stream));
 }
 
+/* What one process did. */
+struct done {
+    double per_second, cpu_us;
+};
+
+/* Microseconds of processors that this process has had. */
+static double cpu_us(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return 1e6 * (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
 static void run(int ready, int go, int result, double seconds)
 {
     char byte = 1;
@@ -59,16 +77,37 @@ static void run(int ready, int go, int result, double seconds)
         launch_all();
     if (write(ready, &byte, 1) != 1 || read(go, &byte, 1) != 0) /* until the parent closes it */
         exit(1);
-    for (double end = now() + seconds; now() < end; launched += LAUNCHES)
+    double begin = now(), cpu = cpu_us();
+    for (; now() < begin + seconds; launched += LAUNCHES)
         launch_all();
-    exit(write(result, &launched, sizeof launched) == sizeof launched ? 0 : 1);
+    struct done done = {(double)launched / (now() - begin), (cpu_us() - cpu) / (double)launched};
+    exit(write(result, &done, sizeof done) == sizeof done ? 0 : 1);
+}
+
+static void say(int count, const struct done *each)
+{
+    double sum = 0, squares = 0, cpu = 0, least = each[0].per_second, most = least;
+    for (int i = 0; i < count; i++) {
+        double x = each[i].per_second;
+        sum += x;
+        squares += x * x;
+        cpu += each[i].cpu_us * x;
+        least = x < least ? x : least;
+        most = x > most ? x : most;
+    }
+    printf("{\"launches_%d_k_per_s\": %.6g, \"launches_%d_cpu_us\": %.6g", count, 1e-3 * sum, count,
+           cpu / sum);
+    if (count > 1)
+        printf(", \"fair_%d_least\": %.6g, \"fair_%d_most\": %.6g, \"fair_%d_jain\": %.6g", count,
+               least * count / sum, count, most * count / sum, count, sum * sum / squares / count);
+    printf("}\n");
 }
 
 int main(int argc, char **argv)
 {
     int count = argc == 3 ? atoi(argv[1]) : 0, ready[2], go[2], result[2], status, bad = 0;
     double seconds = argc == 3 ? atof(argv[2]) : 0;
-    uint64_t launched = 0, each;
+    struct done each[MOST];
     char byte;
     if (count < 1 || count > MOST || seconds <= 0 || seconds > 30 || pipe(ready) || pipe(go) ||
         pipe(result)) {
@@ -86,16 +125,14 @@ int main(int argc, char **argv)
     for (int i = 0; i < count; i++)
         bad |= read(ready[0], &byte, 1) != 1;
     close(go[1]);
-    for (int i = 0; i < count; i++) {
-        bad |= read(result[0], &each, sizeof each) != sizeof each;
-        launched += bad ? 0 : each;
-    }
+    for (int i = 0; i < count; i++)
+        bad |= read(result[0], &each[i], sizeof each[i]) != sizeof each[i];
     while (wait(&status) > 0)
         bad |= status != 0;
     if (bad) {
         fprintf(stderr, "crowd: a process failed\n");
         return 1;
     }
-    printf("{\"launches_%d_k_per_s\": %.6g}\n", count, 1e-3 * (double)launched / seconds);
+    say(count, each);
     return 0;
 }

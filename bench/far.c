@@ -1,15 +1,17 @@
 /*
  * A network that takes its time, for programs on one machine:
  *
- *   bench_far DELAY_US
+ *   bench_far DELAY_US [GBIT [LINK]]
  *
- * makes a network namespace that reaches this one at 198.18.0.1, is itself 198.18.0.2, and whose
- * packets take so long each way, however many are under way. It says "ready PID" on a line of its
+ * makes a network namespace that reaches this one at 198.18.LINK.1, is itself 198.18.LINK.2, and whose
+ * packets take so long each way, however many are under way; with GBIT above 0 no more than so many
+ * 10^9 bits of them start in a second, each way. It says "ready PID" on a line of its
  * own; `nsenter --net=/proc/PID/ns/net COMMAND` runs a program there. It all ends when standard
  * input does. Needs root and /dev/net/tun; kernels without netem do.
  *
  * Two tun devices are the ends, and a queue for each direction is the link: a packet is written
- * once its time has come. The addresses are those that RFC 2544 keeps for benchmarks.
+ * once its time has come. The addresses are those that RFC 2544 keeps for benchmarks. Links with
+ * other numbers may be there at the same time.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MTU = 65000, SLOTS = 1024, NEAR_NS = 80000, MOST_US = 1000000 };
+enum { MTU = 65000, SLOTS = 1024, NEAR_NS = 80000, MOST_US = 1000000, MOST_LINKS = 256 };
 
 struct packet {
     uint64_t due_ns;
@@ -42,6 +44,8 @@ struct packet {
 struct direction {
     int from, to;
     uint64_t delay_ns;
+    double ns_per_byte; /* 0: it takes everything at once */
+    uint64_t free_ns;   /* when the packets before have started */
     pthread_mutex_t lock;
     pthread_cond_t moved;
     uint64_t put, taken;
@@ -75,6 +79,14 @@ static void wait_until(uint64_t due_ns)
         ;
 }
 
+/* A packet starts behind those before it, takes its bytes' time for that, and then the link's. */
+static uint64_t due(struct direction *d, size_t length)
+{
+    uint64_t now = now_ns(), begin = d->free_ns > now ? d->free_ns : now;
+    d->free_ns = begin + (uint64_t)(d->ns_per_byte * (double)length);
+    return d->free_ns + d->delay_ns;
+}
+
 static void *take_in(void *argument)
 {
     struct direction *d = argument;
@@ -88,7 +100,7 @@ static void *take_in(void *argument)
         if (got < 0)
             stop("cannot read a packet");
         packet->length = (size_t)got;
-        packet->due_ns = now_ns() + d->delay_ns;
+        packet->due_ns = due(d, packet->length);
         pthread_mutex_lock(&d->lock);
         d->put++;
         pthread_cond_signal(&d->moved);
@@ -135,8 +147,10 @@ static void bring_up(int s, struct ifreq *request)
 }
 
 /* A tun device of the network that this process is in. */
-static int make_device(const char *address)
+static int make_device(int link, int end)
 {
+    char address[sizeof "198.18.255.255"];
+    snprintf(address, sizeof address, "198.18.%d.%d", link % MOST_LINKS, end);
     int fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC);
     if (fd < 0)
         stop("/dev/net/tun");
@@ -197,21 +211,23 @@ static int receive_descriptor(int from)
 }
 
 /* The process that the namespace belongs to: it makes the device there, and waits for its end. */
-static void be_there(int parent)
+static void be_there(int parent, int link)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (unshare(CLONE_NEWNET) != 0)
         stop("cannot make a network namespace");
-    int fd = make_device("198.18.0.2");
+    int fd = make_device(link, 2);
     send_descriptor(parent, fd);
     close(fd);
     for (;;)
         pause();
 }
 
-static void join(struct direction *d, int from, int to, uint64_t delay_ns)
+static void join(struct direction *d, int from, int to, struct direction like)
 {
-    *d = (struct direction){.from = from, .to = to, .delay_ns = delay_ns};
+    *d = like;
+    d->from = from;
+    d->to = to;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->moved, NULL);
     d->packets = malloc(SLOTS * sizeof(*d->packets));
@@ -221,14 +237,27 @@ static void join(struct direction *d, int from, int to, uint64_t delay_ns)
         stop("cannot make a direction");
 }
 
+/* A number that is all of a text, from 0 to `most`; -1 if it is none. */
+static double number(const char *text, double most)
+{
+    char *end;
+    double value = strtod(text, &end);
+    return end != text && *end == '\0' && value >= 0 && value <= most ? value : -1;
+}
+
 int main(int argc, char **argv)
 {
-    char *end = NULL;
-    long delay_us = argc == 2 ? strtol(argv[1], &end, 10) : -1;
-    if (end == NULL || *end != '\0' || end == argv[1] || delay_us < 0 || delay_us > MOST_US) {
-        fprintf(stderr, "usage: bench_far DELAY_US (each way, 0 to %d)\n", MOST_US);
+    double delay_us = argc > 1 && argc < 5 ? number(argv[1], MOST_US) : -1;
+    double gbit = argc > 2 ? number(argv[2], 1000) : 0;
+    double link = argc > 3 ? number(argv[3], MOST_LINKS - 1) : 0;
+    if (delay_us < 0 || gbit < 0 || link < 0) {
+        fprintf(stderr,
+                "usage: bench_far DELAY_US (each way, 0 to %d) [GBIT (0: no limit) [LINK]]\n",
+                MOST_US);
         return 2;
     }
+    struct direction like = {.delay_ns = (uint64_t)(delay_us * 1000)};
+    like.ns_per_byte = gbit > 0 ? 8 / gbit : 0;
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         stop("cannot make a pair of sockets");
@@ -236,12 +265,12 @@ int main(int argc, char **argv)
     if (child < 0)
         stop("cannot fork");
     if (child == 0)
-        be_there(pair[1]);
+        be_there(pair[1], (int)link);
     close(pair[1]);
-    int there = receive_descriptor(pair[0]), here = make_device("198.18.0.1");
+    int there = receive_descriptor(pair[0]), here = make_device((int)link, 1);
     static struct direction out, back;
-    join(&out, here, there, (uint64_t)delay_us * 1000);
-    join(&back, there, here, (uint64_t)delay_us * 1000);
+    join(&out, here, there, like);
+    join(&back, there, here, like);
     printf("ready %d\n", (int)child);
     fflush(stdout);
     char byte;

@@ -10,8 +10,8 @@ from harness import PoolServer, Result
 
 SOURCE = Path(__file__).resolve().parent / "far.c"
 
-#: This host's end of the link that bench_far makes.
-HERE = "198.18.0.1"
+#: This host's end of a link that bench_far makes.
+HERE = "198.18.{}.1"
 
 
 def build(folder: Path) -> Path:
@@ -39,10 +39,18 @@ class Far:
     RuntimeError, with the reason, where the machine cannot have such a network.
     """
 
-    def __init__(self, program: Path, delay_us: int, driver: str, lanes: str = "") -> None:
-        self._lanes = {"GPUPOOL_LANES": lanes} if lanes else {}
+    def __init__(
+        self,
+        program: Path,
+        delay_us: int,
+        driver: str,
+        link: int = 0,
+        gbit: float = 0.0,
+        **settings: str,
+    ) -> None:
+        here = HERE.format(link)
         self._link = subprocess.Popen(
-            [str(program), str(delay_us)],
+            [str(program), str(delay_us), str(gbit), str(link)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -52,10 +60,11 @@ class Far:
         word, _, pid = self._link.stdout.readline().partition(" ")
         if word != "ready":
             raise RuntimeError(self._link.stderr.read().strip())
-        self._enter = ["nsenter", f"--net=/proc/{int(pid)}/ns/net"]
-        listen = {"data-listen": f"tcp://{HERE}:*", "insecure-plain": ""}
-        self.server = PoolServer(driver, **listen, **({"tcp-lanes": lanes} if lanes else {}))
-        self.server.url = self.server.url.replace("127.0.0.1", HERE)
+        #: What a program is run by to be at the other end.
+        self.enter = ("nsenter", f"--net=/proc/{int(pid)}/ns/net")
+        listen = {"data-listen": f"tcp://{here}:*", "insecure-plain": ""}
+        self.server = PoolServer(driver, **listen, **settings)
+        self.server.url = self.server.url.replace("127.0.0.1", here)
 
     def __enter__(self) -> Far:
         try:
@@ -78,4 +87,4 @@ class Far:
         self._link.communicate(timeout=10)
 
     def run(self, command: list[str], limit: float) -> Result:
-        return self.server.run([*self._enter, *command], "tcp", limit, **self._lanes)
+        return self.server.run([*self.enter, *command], "tcp", limit)

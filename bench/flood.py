@@ -41,10 +41,8 @@ ROOT = HERE.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "proto", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
-from run import has_gpu  # noqa: E402
-
 from gpupool.admin import Admin  # noqa: E402
-from harness import PoolServer, Talk  # noqa: E402
+from harness import PoolServer, Talk, device_name  # noqa: E402
 from raw_client import (  # noqa: E402
     KIND_CONTEXT,
     NUMBERS,
@@ -396,7 +394,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--attack"]:
         attack(sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:])
     given = read_arguments()
-    gpu = "" if given.soft else has_gpu()
+    gpu = "" if given.soft else device_name()
     if "disk" in given.floods and os.geteuid() != 0:
         given.floods.remove("disk")
         print("disk is left out: only root writes where a worker does", file=sys.stderr)

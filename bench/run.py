@@ -5,13 +5,15 @@
 Where there is no GPU, the soft GPU stands in, `native` is the soft GPU without the pool, and the
 figures say something about the forwarding only. In the section `sockets` there is no GPU at all,
 and `native` is sockets alone: what a transport adds to them (bench/sockets.c). `calls` is what the
-driver itself takes, natively (bench/calls.c), and `crowd` many processes that launch at once
-(bench/crowd.c). `applications` are what users run with PyTorch (bench/applications.py), whose
-answers must be the same each way; `start` is its beginning alone, the first and each later time of
-this server's. The way `far` is `tcp` over a network that takes --far-us microseconds each way
-(bench/far.c). Ways take turns within each round, and a figure is its median over the rounds:
-machines are noisy, so compare ratios within one run, never figures of two. The results go to
-bench/results/*.json (ignored by git).
+driver itself takes, natively (bench/calls.c), `crowd` many processes that launch at once and how
+fair that is (bench/crowd.c), and `idle` what sessions cost that do nothing (bench/idle.py).
+`applications` are what users run with PyTorch (bench/applications.py), whose answers must be the
+same each way; `start` is its beginning alone, the first and each later time of this server's. The
+way `far` is `tcp` over a network that takes --far-us microseconds each way (bench/far.c): several
+are ways of their own, `far50` and so on. Ways take turns within each round, a figure is its median
+over the rounds, and a ratio that of the rounds' own: machines are noisy, so compare ratios within
+one run, never figures of two. The results go to bench/results/*.json (ignored by git), of which
+bench/plot.py makes a picture.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import json
 import math
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +38,14 @@ ROOT = HERE.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
+import idle  # noqa: E402
+from compare import Figures, table  # noqa: E402
 from far import Far  # noqa: E402
 from far import build as build_far  # noqa: E402
 
 from gpupool_common import paths  # noqa: E402
 from gpupool_server import ucx  # noqa: E402
-from harness import PoolServer, Result, run_program  # noqa: E402
+from harness import PoolServer, Result, Talk, device_name, find_nccl, run_program  # noqa: E402
 from toolchain import Toolchain  # noqa: E402
 
 #: `curve`: zmq, encrypted. `tls`: tcp, encrypted.
@@ -53,13 +58,28 @@ SOCKETS = {
     "zmq": "tcp://127.0.0.1:*",
     "curve": "tcp://127.0.0.1:*?key=own",
 }
-SECTIONS = ("sockets", "micro", "calls", "crowd", "visible", "start", "applications")
-#: Processes of section crowd.
-CROWDS = ("1", "16")
+SECTIONS = ("sockets", "micro", "calls", "crowd", "idle", "visible", "start", "applications")
+#: Processes of section crowd; the most of them only where there are cores for a crowd.
+CROWDS, LARGE, LARGE_CORES = (1, 4, 16), 64, 16
+#: Of a server: all that ask at once are let in, which is a quarter of these.
+MAX_SESSIONS = 4 * LARGE
 #: Where they are asked for: UCX has to be there, or root's rights (bench/far.c).
 EXTRA = ("ucx", "far")
-#: section -> figure -> way -> the figures of all rounds
-Figures = dict[str, dict[str, dict[str, list[float]]]]
+LEGEND = (
+    "medians of {} rounds; below them those of the rounds' ratios to native (1: as\n"
+    "fast, 0.5: takes twice as long), ± half of what lies between least and most"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a way's programs run: behind a server, or without one."""
+
+    #: What a server's own is added to; without one, all there is.
+    env: dict[str, str]
+    server: PoolServer | None = None
+    transport: str = ""
+    prefix: tuple[str, ...] = ()
 
 
 class Bench:
@@ -74,7 +94,10 @@ class Bench:
         self.soft = soft
         self.figures: Figures = {}
         self.troubles: list[str] = []
-        self.far: Far | None = None
+        self.far: dict[str, Far] = {}
+        self.turn = 0
+        #: Applications that need what is not here.
+        self.skipped: dict[str, str] = {}
         #: What each program answered first, whichever way it went.
         self.answers: dict[str, Any] = {}
         self._native = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
@@ -90,20 +113,45 @@ class Bench:
             result = run_program([str(program), SOCKETS[way], str(seconds)], here, 300.0)
             self.take("sockets alone", "", way, result)
 
-    def run(self, way: str, command: list[str], limit: float) -> Result:
+    def place(self, way: str) -> Place:
         if way == "native":
-            return run_program(command, self._native, limit)
+            return Place(self._native)
         if way in ("curve", "tls"):
-            transport = "zmq" if way == "curve" else "tcp"
-            return self.encrypting.run(command, transport, limit, **self.lanes)
-        if way == "far" and self.far is not None:
-            return self.far.run(command, limit)
+            return Place(self.lanes, self.encrypting, "zmq" if way == "curve" else "tcp")
+        if way in self.far:
+            return Place(self.lanes, self.far[way].server, "tcp", self.far[way].enter)
         own = ucx.environment(library) if way == "ucx" and (library := ucx.find(None)) else {}
-        return self.server.run(command, way, limit, **own, **self.lanes)
+        return Place({**own, **self.lanes}, self.server, way)
 
-    def round(self, section: str, label: str, ways: list[str], command: list[str]) -> None:
+    def run(self, way: str, command: list[str], limit: float) -> Result:
+        place = self.place(way)
+        if place.server is None:
+            return run_program(command, place.env, limit)
+        return place.server.run([*place.prefix, *command], place.transport, limit, **place.env)
+
+    def start(self, way: str, command: list[str]) -> Talk:
+        place = self.place(way)
+        if place.server is None:
+            return Talk(command, place.env)
+        env = place.server.environment(place.transport, **place.env)
+        return Talk([*place.prefix, *command], env)
+
+    def idle(self, program: Path, seconds: float, ways: list[str]) -> None:
         for way in ways:
-            self.take(section, label, way, self.run(way, command, 300.0))
+            server = self.place(way).server
+            start = partial(self.start, way, [str(program)])
+            try:
+                said = idle.measure(start, server, seconds, gpu=not self.soft)
+            except (AssertionError, OSError, RuntimeError) as error:
+                self.troubles.append(f"idle {way}: {error}")
+                continue
+            self.keep("idle", "", way, said)
+
+    def round(
+        self, section: str, label: str, ways: list[str], command: list[str], limit: float = 300.0
+    ) -> None:
+        for way in ways:
+            self.take(section, label, way, self.run(way, command, limit))
 
     def take(self, section: str, label: str, way: str, result: Result) -> None:
         """The figures that a program has printed."""
@@ -112,13 +160,22 @@ class Bench:
             self.troubles.append(f"{label} {way}: exit code {result.returncode} {last}")
             return
         said = json.loads(result.stdout.strip().splitlines()[-1])
-        for name, value in said.get("figures", said).items():
-            known = self.figures.setdefault(section, {}).setdefault(f"{label}{name}", {})
-            known.setdefault(way, []).append(float(value))
+        self.keep(section, label, way, said.get("figures", said))
+        for name, why in said.get("skipped", {}).items():
+            self.skipped[name] = why
+        for name, why in said.get("troubles", {}).items():
+            self.troubles.append(f"{name} {way}: {why}")
         for name, answer in said.get("results", {}).items():
             first = self.answers.setdefault(f"{section}.{name}", answer)
             if not is_near(answer, first):
                 self.troubles.append(f"{name} {way}: {answer} is not {first}")
+
+    def keep(self, section: str, label: str, way: str, figures: dict[str, float]) -> None:
+        """Figures of this round; one that had none leaves a gap, so that rounds stay pairs."""
+        for name, value in figures.items():
+            known = self.figures.setdefault(section, {}).setdefault(f"{label}{name}", {})
+            rounds = known.setdefault(way, [])
+            rounds += [None] * (self.turn - len(rounds)) + [float(value)]
 
 
 def build_micro(toolchain: Toolchain) -> Path:
@@ -140,52 +197,6 @@ def is_near(answer: Any, other: Any) -> bool:
     return bool(answer == other)
 
 
-def is_rate(name: str) -> bool:
-    return name.endswith(("_gb_s", "_tflops", "_k_per_s"))
-
-
-def ratio(name: str, native: float, pooled: float) -> float:
-    """How fast against native: 1 is as fast, 0.5 takes twice as long."""
-    if native <= 0 or pooled <= 0:
-        return 0.0
-    return pooled / native if is_rate(name) else native / pooled
-
-
-def table(figures: Figures, ways: list[str]) -> list[str]:
-    """Lines of at most 80 columns: figures each way, and the ratio of each to native."""
-    pooled = [way for way in ways if way != "native"]
-    columns = len(ways) + len(pooled) * ("native" in ways)
-    cell, over = (9, "/nat") if columns <= 5 else (8, "/n")
-    label = min(32, 80 - cell * columns)
-    head = f"{'figure':{label}}" + "".join(f"{way:>{cell}}" for way in ways)
-    if "native" in ways:
-        head += "".join(f"{way + over:>{cell}}" for way in pooled)
-    lines = [head]
-    for section, names in figures.items():
-        lines.append(f"-- {section}")
-        for name, each in names.items():
-            middle = {way: statistics.median(values) for way, values in each.items()}
-            cells = "".join(
-                f"{middle[w]:{cell}.4g}" if w in middle else f"{'-':>{cell}}" for w in ways
-            )
-            if "native" in ways:
-                for way in pooled:
-                    both = "native" in middle and way in middle
-                    value = ratio(name, middle["native"], middle[way]) if both else None
-                    cells += f"{value:{cell}.2f}" if value is not None else f"{'-':>{cell}}"
-            lines.append(f"{name[:label]:{label}}{cells}")
-    return lines
-
-
-def has_gpu() -> str:
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except OSError:
-        return ""
-    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ""
-
-
 def has_torch(python: str) -> bool:
     command = [python, "-c", "import torch"]
     try:
@@ -201,7 +212,11 @@ def read_arguments() -> argparse.Namespace:
         "--sections", nargs="+", choices=SECTIONS, default=None, help="those that can be run here"
     )
     parser.add_argument("--ways", nargs="+", choices=(*WAYS, *EXTRA), default=list(WAYS))
-    parser.add_argument("--far-us", type=int, default=200, help="of way far, each way")
+    parser.add_argument(
+        "--far-us", type=int, nargs="+", default=[200], help="of way far, each way: a way for each"
+    )
+    parser.add_argument("--far-gbit", type=float, default=0.0, help="of way far; 0: no limit")
+    parser.add_argument("--crowds", type=int, nargs="+", default=None, help="of section crowd")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="for each figure of micro")
     parser.add_argument("--steps", type=int, default=20, help="of each application")
@@ -223,7 +238,22 @@ def read_arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if given.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if given.crowds is None:
+        given.crowds = crowds(os.cpu_count() or 1)
+    if not all(1 <= count <= LARGE for count in given.crowds):
+        parser.error(f"--crowds must be 1 to {LARGE}")
+    given.ways = expand(given.ways, given.far_us)
     return given
+
+
+def crowds(cores: int) -> list[int]:
+    return [*CROWDS, LARGE] if cores >= LARGE_CORES else [*CROWDS]
+
+
+def expand(ways: list[str], far_us: list[int]) -> list[str]:
+    """A way for each delay in the place of `far`."""
+    far = [f"far{us}" for us in far_us]
+    return [each for way in ways for each in (far if way == "far" else [way])]
 
 
 def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache: Path) -> None:
@@ -231,11 +261,13 @@ def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache:
     micro, visible = build_micro(toolchain), build_visible(toolchain)
     calls = toolchain.driver_source("calls", HERE / "calls.c")
     crowd = toolchain.driver_source("crowd", HERE / "crowd.c")
+    tenant = toolchain.driver_program("driver_tenant")
     start = [given.python, str(HERE / "applications.py"), "start"]
     largest = "16" if bench.soft else "256"
     applications = [given.python, str(HERE / "applications.py"), "--steps", str(given.steps)]
     applications += given.applications
     for turn in range(given.rounds):
+        bench.turn = turn
         print(f"round {turn + 1} of {given.rounds}", file=sys.stderr, flush=True)
         if "sockets" in sections:
             bench.sockets(given.bench_sockets, given.seconds, given.ways)
@@ -243,24 +275,29 @@ def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache:
             bench.round("driver calls", "", given.ways, [str(micro), str(given.seconds), largest])
         if "calls" in sections:
             bench.round("the driver itself", "", ["native"], [str(calls)])
-        for count in CROWDS if "crowd" in sections else ():
-            bench.round("crowd", "", given.ways, [str(crowd), count, str(5 * given.seconds)])
+        for count in given.crowds if "crowd" in sections else ():
+            command = [str(crowd), str(count), str(5 * given.seconds)]
+            bench.round("crowd", "", given.ways, command)
+        if "idle" in sections:
+            bench.idle(tenant, 10 * given.seconds, given.ways)
         if "start" in sections:
-            bench.round("start", f"{turn + 1}: ", given.ways, start)
+            bench.round("start", "later_" if turn else "first_", given.ways, start)
         if "visible" in sections:
             bench.round("mapped memory", "", given.ways, [str(visible)])
         if "applications" in sections:
-            bench.round("applications", "", given.ways, applications)
+            bench.round("applications", "", given.ways, applications, 600.0)
 
 
-def save(path: Path, device: str, bench: Bench) -> None:
+def save(path: Path, device: str, bench: Bench, given: argparse.Namespace) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     kept: dict[str, Any] = {
         "device": device,
         "host_cores": os.cpu_count(),
         "kernel": platform.release(),
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "asked": {name: str(value) for name, value in sorted(vars(given).items())},
         "figures": bench.figures,
+        "skipped": bench.skipped,
         "troubles": bench.troubles,
     }
     path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
@@ -268,7 +305,7 @@ def save(path: Path, device: str, bench: Bench) -> None:
 
 def main() -> int:
     given = read_arguments()
-    gpu = "" if given.soft else has_gpu()
+    gpu = "" if given.soft else device_name()
     device = gpu or "gpupool soft GPU (no real GPU here: nothing below says how fast a GPU is)"
     sections = given.sections or [
         *(["sockets"] if given.bench_sockets.exists() else []),
@@ -279,9 +316,12 @@ def main() -> int:
     out = given.out or HERE / "results" / time.strftime("%Y%m%d-%H%M%S.json")
     driver = "cuda" if gpu else "soft"
     more = {"ucx": ""} if "ucx" in given.ways else {}
-    lanes = {"tcp-lanes": given.lanes} if given.lanes else {}
-    server = PoolServer(driver, **more, **lanes)
-    encrypting = PoolServer(driver, curve="", **lanes)
+    common = {"max-sessions": str(MAX_SESSIONS)}
+    common |= {"tcp-lanes": given.lanes} if given.lanes else {}
+    if "applications" in sections and gpu and (library := find_nccl(given.python)):
+        common["nccl"] = library
+    server = PoolServer(driver, **more, **common)
+    encrypting = PoolServer(driver, curve="", **common)
     cache = ROOT / "build" / "bench"
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as ends:
         ends.callback(server.close)
@@ -290,12 +330,15 @@ def main() -> int:
         if {"curve", "tls"} & set(given.ways):
             encrypting.start()
         bench = Bench(server, encrypting, not gpu, Path(scratch), given.lanes)
-        if "far" in given.ways:
-            bench.far = ends.enter_context(Far(build_far(cache), given.far_us, driver, given.lanes))
+        for link, us in enumerate(given.far_us if f"far{given.far_us[0]}" in given.ways else ()):
+            far = Far(build_far(cache), us, driver, link, given.far_gbit, **common)
+            bench.far[f"far{us}"] = ends.enter_context(far)
         measure(bench, given, sections, cache)
-    save(out, device, bench)
-    print(f"{device}\nmedian of {given.rounds} rounds; _us, _ms: time; _gb_s, _tflops: rate")
+    save(out, device, bench, given)
+    print(f"{device}\n{LEGEND.format(given.rounds)}")
     print("\n".join(table(bench.figures, given.ways)))
+    for name, why in bench.skipped.items():
+        print(f"skipped {name}: {why}")
     for trouble in bench.troubles:
         print(f"FAILED {trouble}"[:300])
     print(f"results: {out}")

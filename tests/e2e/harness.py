@@ -216,6 +216,15 @@ def device_name() -> str:
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ""
 
 
+def find_nccl(python: str) -> str:
+    """That of the wheel that this Python's PyTorch has; nothing where there is none."""
+    code = (
+        "import nvidia.nccl, os; print(os.path.join(nvidia.nccl.__path__[0], 'lib/libnccl.so.2'))"
+    )
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
 def run_program(
     command: list[str],
     env: Mapping[str, str] | None = None,

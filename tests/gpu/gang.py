@@ -30,11 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from gang_windows import describe, read_times, windows
-from nccl import find_nccl
 from share_bench import ROOT, admin, clock, read_report
 
 from gpupool_common import paths
-from harness import PoolServer
+from harness import PoolServer, find_nccl
 from toolchain import Toolchain
 
 NEIGHBOURS = ("blue", "yellow")

@@ -30,7 +30,7 @@ from two_cards import cards, native_environment  # noqa: E402
 from two_hosts import plain  # noqa: E402
 
 from gpupool_common import paths  # noqa: E402
-from harness import PoolServer  # noqa: E402
+from harness import PoolServer, find_nccl  # noqa: E402
 from ports import free_port  # noqa: E402
 
 WAYS = ("shm", "tcp", "hosts")
@@ -155,15 +155,6 @@ def compare(given: argparse.Namespace, way: str, native: dict[str, Row]) -> list
             (given.out / f"nccl-{way}-{index}.log").write_bytes(server.log.read_bytes())
             server.close()
     return rows
-
-
-def find_nccl(python: str) -> str:
-    """That of the wheel that PyTorch has."""
-    code = (
-        "import nvidia.nccl, os; print(os.path.join(nvidia.nccl.__path__[0], 'lib/libnccl.so.2'))"
-    )
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
 
 
 def main() -> int:
