@@ -3,8 +3,9 @@
 Everything has PyTorch's default settings, random weights, data from the host, and reads its result
 in each step. It prints one line of JSON: `figures` are times and rates in the units of their names,
 each a median over steps after some that are not counted; `results` are the first answers of each,
-which must be the same natively and through the pool; `skipped` says which need a package that this
-Python lacks. One process for all, because an import of PyTorch takes longer than most of them.
+which must be the same natively and through the pool; `skipped` says which need what is not here, a
+package or a second GPU, and `troubles` which failed. One process for all, because an import of
+PyTorch takes longer than most of them; the ranks of `data_parallel` are processes of their own.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 WARM = 8
@@ -27,12 +31,19 @@ BATCH = 32
 #: The kernels of one round of tiny work.
 SMALL = 1000
 
+#: Of a model that is compiled anew each way.
+LAYERS = 6
+
+#: Seconds for ranks to start, to find each other and to train.
+RANKS_PATIENCE = 120
+
 
 @dataclass
 class Report:
     figures: dict[str, float] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
 
 
 def median_ms(steps: int, step: Callable[[], Any]) -> float:
@@ -126,8 +137,8 @@ def bert(torch: Any, steps: int, report: Report) -> None:
         report.results["bert_8"] = float(step().abs().sum())
 
 
-def llama(torch: Any, steps: int, report: Report) -> None:
-    """Decoding with a Llama-shaped model of 1.1 B parameters, bf16, eager, 16 tokens of prompt."""
+def llama_model(torch: Any, layers: int) -> Any:
+    """Llama's shape at 1.1 B parameters, where it has 22 layers, in bf16."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(4)
@@ -135,7 +146,7 @@ def llama(torch: Any, steps: int, report: Report) -> None:
         vocab_size=32000,
         hidden_size=2048,
         intermediate_size=5632,
-        num_hidden_layers=22,
+        num_hidden_layers=layers,
         num_attention_heads=32,
         num_key_value_heads=4,
         max_position_embeddings=2048,
@@ -144,22 +155,44 @@ def llama(torch: Any, steps: int, report: Report) -> None:
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("cuda"):
-            model = LlamaForCausalLM(config).eval()
+            return LlamaForCausalLM(config).eval()
     finally:
         torch.set_default_dtype(before)
-    prompt = torch.randint(0, 32000, (1, 16)).cuda()
 
-    def generate(tokens: int) -> list[int]:
-        out = model.generate(prompt, min_new_tokens=tokens, max_new_tokens=tokens, do_sample=False)
-        said: list[int] = out[0, -tokens:].tolist()
+
+def decode(torch: Any, model: Any, steps: int, **how: Any) -> tuple[float, list[int]]:
+    """Milliseconds of a token behind a prompt of 16, and the first that were said."""
+    prompt = torch.randint(0, 32000, (1, 16)).cuda()
+    many = {"min_new_tokens": 2 * steps, "max_new_tokens": 2 * steps, "do_sample": False}
+
+    def generate() -> list[int]:
+        said: list[int] = model.generate(prompt, **many, **how)[0, -2 * steps :].tolist()
         return said
 
+    generate()  # of this length: each brings kernels of its own
+    began = time.perf_counter()
+    said = generate()
+    return (time.perf_counter() - began) / (2 * steps) * 1e3, said[:8]
+
+
+def llama(torch: Any, steps: int, report: Report) -> None:
+    """Decoding with a Llama-shaped model of 1.1 B parameters, bf16, eager, 16 tokens of prompt."""
+    model = llama_model(torch, 22)
     with torch.inference_mode():
-        generate(2 * steps)  # of this length: each brings kernels of its own
-        began = time.perf_counter()
-        said = generate(2 * steps)
-        report.figures["llama_token_ms"] = (time.perf_counter() - began) / (2 * steps) * 1e3
-    report.results["llama"] = said[:8]
+        report.figures["llama_token_ms"], report.results["llama"] = decode(torch, model, steps)
+
+
+def llama_static(torch: Any, steps: int, report: Report) -> None:
+    """The same with a static cache, compiled into graphs; of fewer layers, for each is compiled."""
+    import transformers
+
+    options = getattr(transformers, "CompileConfig", None)
+    if options is None:
+        report.skipped["llama_static"] = "needs a newer transformers, with CompileConfig"
+        return
+    how = {"cache_implementation": "static", "compile_config": options(mode="reduce-overhead")}
+    token_ms, said = decode(torch, llama_model(torch, LAYERS), steps, **how)
+    report.figures["llama_static_token_ms"], report.results["llama_static"] = token_ms, said
 
 
 def products(torch: Any, steps: int, report: Report) -> None:
@@ -247,21 +280,69 @@ def compiled(torch: Any, steps: int, report: Report) -> None:
     report.results["compiled"] = float(f(x, y).sum())
 
 
+def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
+    """What `gpupool run` gives its programs: PyTorch finds its own NCCL by an RPATH."""
+    if "GPUPOOL_SERVER" in environment:
+        for folder in environment.get("LD_LIBRARY_PATH", "").split(":"):
+            if folder and (library := Path(folder, "libnccl.so.2")).is_file():
+                return {"LD_PRELOAD": str(library)}
+    return {}
+
+
+def data_parallel(torch: Any, steps: int, report: Report) -> None:
+    """ResNet-50 by DistributedDataParallel on two GPUs, a process and 32 images for each."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(Path(__file__).with_name("data_parallel.py"))]
+    done = subprocess.run(
+        [*command, "--steps", str(steps)],
+        env={**os.environ, **preloaded(os.environ)},
+        capture_output=True,
+        text=True,
+        timeout=RANKS_PATIENCE,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        causes = [line for line in done.stderr.splitlines() if "Error" in line or "gpupool" in line]
+        raise RuntimeError("the ranks failed: " + " | ".join(causes[:4] or [done.stderr[-300:]]))
+    said = json.loads(lines[-1])
+    report.figures["data_parallel_2_ms"] = said["ms"]
+    report.results["data_parallel_2"] = said["losses"]
+
+
 def start(torch: Any, steps: int, report: Report) -> None:
     """Nothing beside what all begin with."""
 
 
-#: Name -> the program, and the packages it needs beside PyTorch.
-APPLICATIONS: dict[str, tuple[Callable[[Any, int, Report], None], tuple[str, ...]]] = {
-    "start": (start, ()),
-    "small": (small, ()),
-    "copies": (copies, ()),
-    "products": (products, ()),
-    "infer": (infer, ("torchvision",)),
-    "train": (train, ("torchvision",)),
-    "bert": (bert, ("transformers",)),
-    "llama": (llama, ("transformers",)),
-    "compiled": (compiled, ("triton",)),
+@dataclass(frozen=True)
+class Application:
+    """A program, and what it needs beside PyTorch."""
+
+    run: Callable[[Any, int, Report], None]
+    packages: tuple[str, ...] = ()
+    gpus: int = 1
+
+    def lacks(self, torch: Any) -> str:
+        """Empty: it can be run here."""
+        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        if missing:
+            return f"needs {' '.join(missing)}"
+        there = torch.cuda.device_count()
+        return f"needs {self.gpus} GPUs, {there} visible" if there < self.gpus else ""
+
+
+APPLICATIONS = {
+    "start": Application(start),
+    "small": Application(small),
+    "copies": Application(copies),
+    "products": Application(products),
+    "infer": Application(infer, ("torchvision",)),
+    "train": Application(train, ("torchvision",)),
+    "bert": Application(bert, ("transformers",)),
+    "llama": Application(llama, ("transformers",)),
+    "llama_static": Application(llama_static, ("transformers", "triton")),
+    "compiled": Application(compiled, ("triton",)),
+    "data_parallel": Application(data_parallel, ("torchvision",), gpus=2),
 }
 
 
@@ -286,12 +367,13 @@ def main() -> int:
         (done - imported) * 1e3,
     )
     for name in given.names or APPLICATIONS:
-        application, needs = APPLICATIONS[name]
-        missing = [need for need in needs if importlib.util.find_spec(need) is None]
-        if missing:
-            report.skipped[name] = f"needs {' '.join(missing)}"
+        if why := APPLICATIONS[name].lacks(torch):
+            report.skipped[name] = why
             continue
-        application(torch, given.steps, report)
+        try:
+            APPLICATIONS[name].run(torch, given.steps, report)
+        except Exception as error:  # whatever it is: the others have figures
+            report.troubles[name] = f"{type(error).__name__}: {error}"[:400]
         print(f"{name} done", file=sys.stderr, flush=True)
         torch.cuda.empty_cache()
     print(json.dumps(vars(report)), flush=True)
