@@ -16,11 +16,16 @@ PROGRAMS = 16
 SILENCE_S = 0.1
 
 
-def memory_kib(pid: int) -> int:
-    """Its own pages, and its part of those that it shares; 0 where it has ended."""
+def mib(pids: Iterable[int], kind: str = "Pss") -> float:
+    """Of processes together; one that has ended has none."""
+    return sum(memory_kib(pid, kind) for pid in pids) / 1024
+
+
+def memory_kib(pid: int, kind: str) -> int:
+    """Pss: its own pages, and its part of those that it shares."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
-            if line.startswith("Pss:"):
+            if line.startswith(f"{kind}:"):
                 return int(line.split()[1])
     return 0
 
@@ -50,8 +55,9 @@ def staying(server: PoolServer | None) -> list[int]:
     return [pid for pid in pids if owner_of(pid, known) == server.pid]
 
 
-def mib(pids: Iterable[int]) -> float:
-    return sum(memory_kib(pid) for pid in pids) / 1024
+def grown(server: PoolServer | None) -> float:
+    """Without pages of files, of which a server has less once its workers share them."""
+    return mib(staying(server), "Private_Dirty")
 
 
 def core_percent(groups: dict[str, list[int]], seconds: float) -> dict[str, float]:
@@ -71,7 +77,7 @@ def measure(
     start: Callable[[], Talk], server: PoolServer | None, seconds: float, gpu: bool
 ) -> dict[str, float]:
     """Figures of PROGRAMS idle ones, memory for each; without a server there are no workers."""
-    held, used = mib(staying(server)), gpu_mib() if gpu else 0.0
+    held, used = grown(server), gpu_mib() if gpu else 0.0
     programs: list[Talk] = []
     try:
         for _ in range(PROGRAMS):
@@ -90,13 +96,13 @@ def measure(
                 raise RuntimeError(f"{len(groups['worker'])} workers of {PROGRAMS} programs")
         taken = core_percent(groups, seconds)
         memory = {name: mib(pids) for name, pids in groups.items()}
+        memory["server"] = grown(server) - held
         used = gpu_mib() - used if gpu else 0.0
     finally:
         for program in programs:
             program.close()
         if server is not None:
             wait_until(lambda: not server.worker_pids(), "the idle sessions ended")
-    memory["server"] = memory.get("server", 0.0) - held
     figures = {f"idle_{name}_mib": memory[name] / PROGRAMS for name in groups}
     figures |= {"idle_gpu_mib": used / PROGRAMS} if gpu else {}
     figures[f"idle_{PROGRAMS}_core_percent"] = taken["program"] + taken.get("worker", 0.0)

@@ -22,7 +22,7 @@ from typing import Any
 from compare import Figures, Ratio, ratios
 from svg import log_scale, note, picture, text
 
-LEFT, RIGHT, WIDTH, TOP, BOTTOM = 236, 52, 820, 58, 10
+LEFT, RIGHT, WIDTH, TOP, BOTTOM = 230, 76, 820, 58, 10
 LOWEST, HIGHEST = 0.1, 10.0
 TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 #: Of a way within its row, of a row beside its ways, and of a section's name.
@@ -85,7 +85,7 @@ def colours(ways: list[str]) -> str:
 
 def form(index: int, x: float, y: float) -> str:
     place = f'transform="translate({x:.1f} {y:.1f})"'
-    return f'<path class="w{index}" stroke="none" d="{FORMS[index % len(FORMS)]}" {place}/>'
+    return f'<path class="w{index}" d="{FORMS[index % len(FORMS)]}" {place}/>'
 
 
 def mark(index: int, ratio: Ratio, y: float) -> list[str]:
@@ -93,10 +93,17 @@ def mark(index: int, ratio: Ratio, y: float) -> list[str]:
     parts = [form(index, AXIS(ratio.median), y)]
     if high - low >= 0.1:
         parts.append(f'<path class="w{index}" d="M{low:.1f} {y:.1f}H{high:.1f}"/>')
-    if not LOWEST <= ratio.median <= HIGHEST:
-        x = WIDTH - RIGHT + 8 if ratio.median > HIGHEST else LEFT + 8
-        parts.append(text(x, round(y + 4, 1), f"{ratio.median:.3g}", more=' font-size="9"'))
     return parts
+
+
+def beyond(row: Row, y: float) -> list[str]:
+    """The numbers of marks that lie at an end of the axis, in the order of their ways."""
+    medians = [ratio.median for ratio in row.ratios.values()]
+    low = [f"{value:.2g}" for value in medians if value < LOWEST]
+    high = [f"{value:.0f}" for value in medians if value > HIGHEST]
+    sides = ((LEFT, low), (WIDTH - RIGHT, high))
+    small = ' font-size="10"'
+    return [text(x + 8, y, ", ".join(numbers), more=small) for x, numbers in sides if numbers]
 
 
 def grid(bottom: float) -> list[str]:
@@ -128,7 +135,8 @@ def plot(results: dict[str, Any], sections: list[str] | None = None) -> str:
             y += HEAD
         lanes = LANE * max(len(row.ratios), 2)
         parts.append(f"<g>{note(row.said())}")
-        parts.append(text(LEFT - 10, round(y + lanes / 2 + 4, 1), row.name, "end"))
+        parts.append(text(LEFT - 10, y + lanes / 2 + 4, row.name, "end"))
+        parts += beyond(row, y + lanes / 2 + 4)
         for lane, (way, ratio) in enumerate(row.ratios.items()):
             parts += mark(ways.index(way), ratio, y + LANE * (lane + 0.5))
         parts.append("</g>")
