@@ -100,3 +100,32 @@ def _halves(name: str) -> tuple[str, str]:
         return name, ""
     at = name.rfind("_", 1, LABEL - 2) + 1 or LABEL - 1
     return name[:at], f"  {name[at:]}"
+
+
+def markdown(figures: Figures) -> list[str]:
+    """A table of each section; a ratio stands behind its way's median, where native is there."""
+    lines: list[str] = []
+    for section, names in figures.items():
+        ways = list(dict.fromkeys(way for each in names.values() for way in each))
+        ways.sort(key=lambda way: way != "native")
+        columns = [(way, False) for way in ways]
+        if "native" in ways:
+            columns = [
+                (way, of) for way in ways for of in (False, True) if not of or way != ways[0]
+            ]
+        heads = [section, *("ratio" if of else way for way, of in columns)]
+        lines += ["", f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * len(columns)}"]
+        for name, each in names.items():
+            cells = (_ratio(name, each, way) if of else _median(each, way) for way, of in columns)
+            lines.append(f"| {' | '.join([f'`{name}`', *cells])} |")
+    return lines[1:]
+
+
+def _median(each: dict[str, Rounds], way: str) -> str:
+    median = middle(each.get(way, []))
+    return "" if median is None else f"{median:,.0f}" if median >= 999.5 else f"{median:.3g}"
+
+
+def _ratio(name: str, each: dict[str, Rounds], way: str) -> str:
+    found = ratios(name, each, way)
+    return "" if found is None else str(found)

@@ -1,11 +1,12 @@
 """The picture of a run of bench/run.py: how fast each way is against native, as SVG.
 
     python bench/plot.py RESULTS.json [--out docs/benchmarks.svg] [--sections "driver calls" …]
+                         [--page docs/benchmarks.md]
 
 A row is a figure, a mark is a way's median over the rounds, and the line through it goes from the
 round with the least ratio to the one with the most. The axis is logarithmic: right of 1 is faster
 than native. What lies beyond its ends is drawn there with its number. The same results give the
-same bytes.
+same bytes. --page writes the same figures as tables into a page, between two comments.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import Figures, Ratio, ratios
+from compare import Figures, Ratio, markdown, ratios
 from svg import log_scale, note, picture, text
 
 LEFT, RIGHT, WIDTH, TOP, BOTTOM = 230, 76, 820, 58, 10
@@ -43,6 +44,9 @@ FORMS = (
     "M0-4l4 7h-8z",
     "M0 4l4-7h-8z",
 )
+
+#: What encloses a page's tables.
+BEGIN, END = "<!-- bench/plot.py --page writes this -->", "<!-- and this is its end -->"
 
 AXIS = log_scale(LOWEST, HIGHEST, LEFT, WIDTH - RIGHT)
 
@@ -158,18 +162,36 @@ def summary(rows: list[Row], ways: list[str]) -> str:
     return "; ".join(parts) or "no figures"
 
 
+def with_tables(page: str, results: dict[str, Any]) -> str:
+    """The page with tables of these results where it has others."""
+    before, mark, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise ValueError(f"the page lacks {BEGIN} or {END}")
+    rounds = results["asked"]["rounds"]
+    where = f"{results['device']}, {results['host_cores']} cores, {results['when'][:10]}"
+    said = f"{where}; medians of {rounds} round{'s' if rounds != 1 else ''}:"
+    lines = [BEGIN, said, "", *markdown(results["figures"]), END]
+    return before + "\n".join(lines) + after
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", type=Path, help="what bench/run.py has written")
     default = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.svg"
     parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("--sections", nargs="+", default=[], help="only these, by their names")
+    parser.add_argument("--page", type=Path, help="whose tables are written anew, of all sections")
     given = parser.parse_args()
     results = json.loads(given.results.read_text(encoding="utf-8"))
     if not rows_of(results["figures"], given.sections):
         parser.error(f"{given.results} has no figure with native beside another way")
     given.out.write_text(plot(results, given.sections), encoding="utf-8")
     print(given.out)
+    if given.page is not None:
+        page = with_tables(given.page.read_text(encoding="utf-8"), results)
+        given.page.write_text(page, encoding="utf-8")
+        print(given.page)
     return 0
 
 

@@ -281,11 +281,15 @@ def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache:
         if "idle" in sections:
             bench.idle(tenant, 10 * given.seconds, given.ways)
         if "start" in sections:
-            bench.round("start", "later_" if turn else "first_", given.ways, start)
+            bench.round("start", "later_" if turn else "fresh_", given.ways, start)
         if "visible" in sections:
             bench.round("mapped memory", "", given.ways, [str(visible)])
         if "applications" in sections:
             bench.round("applications", "", given.ways, applications, 600.0)
+
+
+def plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
 
 
 def save(path: Path, device: str, bench: Bench, given: argparse.Namespace) -> None:
@@ -295,7 +299,7 @@ def save(path: Path, device: str, bench: Bench, given: argparse.Namespace) -> No
         "host_cores": os.cpu_count(),
         "kernel": platform.release(),
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "asked": {name: str(value) for name, value in sorted(vars(given).items())},
+        "asked": {name: plain(value) for name, value in sorted(vars(given).items())},
         "figures": bench.figures,
         "skipped": bench.skipped,
         "troubles": bench.troubles,
@@ -310,6 +314,8 @@ def main() -> int:
     sections = given.sections or [
         *(["sockets"] if given.bench_sockets.exists() else []),
         "micro",
+        "crowd",
+        "idle",
         "visible",
         *(["applications"] if gpu and has_torch(given.python) else []),
     ]

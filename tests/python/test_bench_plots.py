@@ -139,7 +139,9 @@ def test_the_largest_crowd_needs_cores() -> None:
 
 RESULTS: dict[str, Any] = {
     "device": "NVIDIA H200, 580.159",
+    "host_cores": 16,
     "when": "2026-11-29T06:00:00Z",
+    "asked": {"rounds": 3},
     "figures": {
         "driver calls": {
             "launch_us": {
@@ -252,3 +254,50 @@ def test_results_without_a_ratio_are_refused(
         plot.main()
     assert "no figure with native" in capsys.readouterr().err
     assert not (tmp_path / "no.svg").exists()
+
+
+# The page -------------------------------------------------------------------------------------
+
+TABLES = """\
+before
+<!-- bench/plot.py --page writes this -->
+NVIDIA H200, 580.159, 16 cores, 2026-11-29; medians of 3 rounds:
+
+| driver calls | native | shm | ratio | tcp | ratio |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| `launch_us` | 4 | 5 | 0.80 ±0.25 | 4 | 1.00 ±0.00 |
+| `free_us` | 75 | 1 | 75.0 |  |  |
+| `event_us` | 1 |  |  | 50 | 0.02 |
+
+| idle | shm |
+| --- | ---: |
+| `idle_worker_mib` | 1 |
+
+| a < b & c | native | tcp | ratio |
+| --- | ---: | ---: | ---: |
+| `x_gb_s` | 1 | 0.25 | 0.25 ±0.05 |
+<!-- and this is its end -->
+after
+"""
+
+
+def test_a_page_gets_new_tables_between_its_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, out, page = (tmp_path / name for name in ("r.json", "r.svg", "page.md"))
+    results.write_text(json.dumps(RESULTS))
+    page.write_text(f"before\n{plot.BEGIN}\n| old | table |\n{plot.END}\nafter\n")
+    given = ["plot.py", str(results), "--out", str(out), "--page", str(page)]
+    monkeypatch.setattr(sys, "argv", given)
+    for _ in range(2):
+        assert plot.main() == 0
+        assert page.read_text() == TABLES
+
+
+def test_our_page_has_a_place_for_them() -> None:
+    docs = Path(plot.__file__).resolve().parents[1] / "docs"
+    assert "| driver calls | native" in plot.with_tables(
+        (docs / "benchmarks.md").read_text(encoding="utf-8"), RESULTS
+    )
+    with pytest.raises(ValueError, match="lacks"):
+        plot.with_tables("a page of others", RESULTS)
