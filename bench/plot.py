@@ -1,12 +1,13 @@
 """The picture of a run of bench/run.py: how fast each way is against native, as SVG.
 
-    python bench/plot.py RESULTS.json [--out docs/benchmarks.svg] [--sections "driver calls" …]
+    python bench/plot.py RESULTS.json … [--out docs/benchmarks.svg] [--sections "driver calls" …]
                          [--page docs/benchmarks.md]
 
 A row is a figure, a mark is a way's median over the rounds, and the line through it goes from the
 round with the least ratio to the one with the most. The axis is logarithmic: right of 1 is faster
 than native. What lies beyond its ends is drawn there with its number. The same results give the
-same bytes. --page writes the same figures as tables into a page, between two comments.
+same bytes. --page writes the same figures as tables into a page, between two comments. Results of
+several runs on one machine, each of other sections, are shown together.
 """
 
 from __future__ import annotations
@@ -162,30 +163,46 @@ def summary(rows: list[Row], ways: list[str]) -> str:
     return "; ".join(parts) or "no figures"
 
 
+def combined(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """As if one run had measured all sections; ValueError where they do not belong together."""
+    figures: Figures = {}
+    for run in runs:
+        if run["device"] != runs[0]["device"]:
+            raise ValueError(f"runs of {runs[0]['device']} and of {run['device']}")
+        if twice := figures.keys() & run["figures"].keys():
+            raise ValueError(f"two runs have the section {min(twice)}")
+        figures |= run["figures"]
+    rounds = ", ".join(dict.fromkeys(str(run["asked"]["rounds"]) for run in runs))
+    return {**runs[0], "figures": figures, "rounds": rounds}
+
+
 def with_tables(page: str, results: dict[str, Any]) -> str:
     """The page with tables of these results where it has others."""
     before, mark, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not mark or not end:
         raise ValueError(f"the page lacks {BEGIN} or {END}")
-    rounds = results["asked"]["rounds"]
     where = f"{results['device']}, {results['host_cores']} cores, {results['when'][:10]}"
-    said = f"{where}; medians of {rounds} round{'s' if rounds != 1 else ''}:"
+    said = f"{where}; rounds: {results['rounds']}. Medians:"
     lines = [BEGIN, said, "", *markdown(results["figures"]), END]
     return before + "\n".join(lines) + after
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("results", type=Path, help="what bench/run.py has written")
+    parser.add_argument("results", type=Path, nargs="+", help="what bench/run.py has written")
     default = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.svg"
     parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("--sections", nargs="+", default=[], help="only these, by their names")
     parser.add_argument("--page", type=Path, help="whose tables are written anew, of all sections")
     given = parser.parse_args()
-    results = json.loads(given.results.read_text(encoding="utf-8"))
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in given.results]
+    try:
+        results = combined(runs)
+    except ValueError as error:
+        parser.error(str(error))
     if not rows_of(results["figures"], given.sections):
-        parser.error(f"{given.results} has no figure with native beside another way")
+        parser.error("there is no figure with native beside another way")
     given.out.write_text(plot(results, given.sections), encoding="utf-8")
     print(given.out)
     if given.page is not None:

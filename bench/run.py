@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -96,6 +97,8 @@ class Bench:
         self.troubles: list[str] = []
         self.far: dict[str, Far] = {}
         self.turn = 0
+        #: Once for each program: a run that is ended has what it measured.
+        self.save: Callable[[], None] = lambda: None
         #: Applications that need what is not here.
         self.skipped: dict[str, str] = {}
         #: What each program answered first, whichever way it went.
@@ -176,6 +179,7 @@ class Bench:
             known = self.figures.setdefault(section, {}).setdefault(f"{label}{name}", {})
             rounds = known.setdefault(way, [])
             rounds += [None] * (self.turn - len(rounds)) + [float(value)]
+        self.save()
 
 
 def build_micro(toolchain: Toolchain) -> Path:
@@ -339,8 +343,9 @@ def main() -> int:
         for link, us in enumerate(given.far_us if f"far{given.far_us[0]}" in given.ways else ()):
             far = Far(build_far(cache), us, driver, link, given.far_gbit, **common)
             bench.far[f"far{us}"] = ends.enter_context(far)
+        bench.save = partial(save, out, device, bench, given)
         measure(bench, given, sections, cache)
-    save(out, device, bench, given)
+    bench.save()
     print(f"{device}\n{LEGEND.format(given.rounds)}")
     print("\n".join(table(bench.figures, given.ways)))
     for name, why in bench.skipped.items():

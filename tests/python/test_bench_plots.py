@@ -105,6 +105,8 @@ def test_a_way_that_has_no_figure_shows_so() -> None:
 def test_what_programs_say_is_kept_by_round(tmp_path: Path) -> None:
     server: Any = SimpleNamespace()
     bench = Bench(server, server, soft=False, scratch=tmp_path, lanes="")
+    saved: list[int] = []
+    bench.save = lambda: saved.append(bench.turn)
     for turn, said in enumerate(({"figures": {"a_ms": 1}}, None, {"a_ms": 3, "b_ms": 4})):
         bench.turn = turn
         result = Result(1 if said is None else 0, f"a line\n{json.dumps(said)}\n", "it broke")
@@ -113,6 +115,7 @@ def test_what_programs_say_is_kept_by_round(tmp_path: Path) -> None:
         "calls": {"later_a_ms": {"tcp": [1.0, None, 3.0]}, "later_b_ms": {"tcp": [None, None, 4.0]}}
     }
     assert bench.troubles == ["later_ tcp: exit code 1 ['it broke']"]
+    assert saved == [0, 2]  # so that a run that is ended later has them
 
 
 def test_answers_that_differ_and_programs_that_fail_are_troubles(tmp_path: Path) -> None:
@@ -261,7 +264,7 @@ def test_results_without_a_ratio_are_refused(
 TABLES = """\
 before
 <!-- bench/plot.py --page writes this -->
-NVIDIA H200, 580.159, 16 cores, 2026-11-29; medians of 3 rounds:
+NVIDIA H200, 580.159, 16 cores, 2026-11-29; rounds: 3. Medians:
 
 | driver calls | native | shm | ratio | tcp | ratio |
 | --- | ---: | ---: | ---: | ---: | ---: |
@@ -294,10 +297,22 @@ def test_a_page_gets_new_tables_between_its_comments(
         assert page.read_text() == TABLES
 
 
+def test_runs_of_other_sections_are_shown_together() -> None:
+    start = {"start": {"first_ms": {"native": [1.0], "shm": [2.0]}}}
+    more = {**RESULTS, "asked": {"rounds": 1}, "figures": start}
+    both = plot.combined([RESULTS, more])
+    assert list(both["figures"]) == [*RESULTS["figures"], "start"]
+    assert both["rounds"] == "3, 1"
+    assert plot.combined([RESULTS, {**more, "asked": {"rounds": 3}}])["rounds"] == "3"
+    for other, part in ((RESULTS, "two runs have"), ({**more, "device": "H100"}, "runs of")):
+        with pytest.raises(ValueError, match=part):
+            plot.combined([RESULTS, other])
+
+
 def test_our_page_has_a_place_for_them() -> None:
     docs = Path(plot.__file__).resolve().parents[1] / "docs"
     assert "| driver calls | native" in plot.with_tables(
-        (docs / "benchmarks.md").read_text(encoding="utf-8"), RESULTS
+        (docs / "benchmarks.md").read_text(encoding="utf-8"), plot.combined([RESULTS])
     )
     with pytest.raises(ValueError, match="lacks"):
-        plot.with_tables("a page of others", RESULTS)
+        plot.with_tables("a page of others", plot.combined([RESULTS]))
