@@ -145,7 +145,13 @@ class Bench:
             start = partial(self.start, way, [str(program)])
             try:
                 said = idle.measure(start, server, seconds, gpu=not self.soft)
-            except (AssertionError, OSError, RuntimeError) as error:
+            except (
+                AssertionError,
+                OSError,
+                RuntimeError,
+                ValueError,
+                subprocess.SubprocessError,
+            ) as error:
                 self.troubles.append(f"idle {way}: {error}")
                 continue
             self.keep("idle", "", way, said)
