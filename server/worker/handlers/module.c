@@ -10,11 +10,10 @@
 #include "function.h"
 #include "gpw_handlers.h"
 #include "handles.h"
-#include "image_prints.h"
+#include "image_look.h"
 #include "image_store.h"
 #include "jit_options.h"
 #include "memory.h"
-#include "sha256.h"
 
 /* What one session may have uploaded and not yet loaded. */
 #define PENDING_BYTES_MAX GP_IMAGE_BYTES_MAX
@@ -260,40 +259,58 @@ static enum gp_image_fault image_check(struct gpw_image *image)
     return gp_image_check(image->bytes, image->total, NULL);
 }
 
+/* NULL, with `state`: it has not come whole. */
+static struct gpw_image *image_came(struct gpw_session *s, const uint8_t *hash, uint32_t *state)
+{
+    struct gpw_image *image = *image_find(s->modules, hash);
+    if (!image)
+        image = image_from_store(s, hash);
+    bool whole = image && image->received == image->total;
+    *state = whole ? GP_IMAGE_LOADED : GP_IMAGE_MISSING;
+    return whole ? image : NULL;
+}
+
+/* The end of a look. False: the image is another than its hash says, and it is dropped. */
+static bool image_genuine(struct gpw_image_look *look, uint32_t *state, CUresult *r)
+{
+    struct gpw_session *s = look->session;
+    gpw_image_look_end(look);
+    if (look->is_genuine)
+        return true;
+    if (look->image->stored) {
+        gpw_log("warn", "an image that was kept is damaged; the client sends it again");
+        *state = GP_IMAGE_MISSING;
+        *r = CUDA_SUCCESS;
+    } else {
+        gpw_session_broken(s, "an image is not what its hash says");
+        *r = CUDA_ERROR_INVALID_IMAGE;
+    }
+    gpw_image_drop(s, look->image->hash);
+    return false;
+}
+
+static CUresult image_refuse(struct gpw_session *s, const struct gpw_image *image,
+                             enum gp_image_fault fault)
+{
+    gpw_log("warn", "an image is refused: %s", gp_image_fault_text(fault));
+    gpw_image_drop(s, image->hash);
+    return CUDA_ERROR_INVALID_IMAGE;
+}
+
 const struct gpw_image *gpw_image_take(struct gpw_session *s, const uint8_t *hash, bool sound,
                                        uint32_t *state, CUresult *r)
 {
-    struct gpw_image *image = *image_find(s->modules, hash);
+    struct gpw_image *image = image_came(s, hash, state);
+    struct gpw_image_look look;
     *r = CUDA_SUCCESS;
-    *state = GP_IMAGE_LOADED;
     if (!image)
-        image = image_from_store(s, hash);
-    if (!image || image->received != image->total) {
-        *state = GP_IMAGE_MISSING;
         return NULL;
-    }
-    struct gp_sha256 h;
-    unsigned char real[32];
-    gp_sha256_start(&h);
-    gp_sha256_add(&h, image->bytes, image->total);
-    gp_sha256_finish(&h, real);
+    gpw_image_look_begin(&look, s, image, false);
     enum gp_image_fault fault = sound ? image_check(image) : GP_IMAGE_SOUND;
-    if (memcmp(real, hash, 32) != 0 && image->stored) {
-        gpw_log("warn", "an image that was kept is damaged; the client sends it again");
-        gpw_image_drop(s, hash);
-        *state = GP_IMAGE_MISSING;
+    if (!image_genuine(&look, state, r))
         return NULL;
-    }
-    if (memcmp(real, hash, 32) != 0) {
-        gpw_image_drop(s, hash);
-        gpw_session_broken(s, "an image is not what its hash says");
-        *r = CUDA_ERROR_INVALID_IMAGE;
-        return NULL;
-    }
     if (fault != GP_IMAGE_SOUND) {
-        gpw_log("warn", "an image is refused: %s", gp_image_fault_text(fault));
-        gpw_image_drop(s, hash);
-        *r = CUDA_ERROR_INVALID_IMAGE;
+        *r = image_refuse(s, image, fault);
         return NULL;
     }
     return image;
@@ -343,6 +360,18 @@ static CUresult load(struct gpw_session *s, CUmodule *module, CUlibrary *library
     return r;
 }
 
+/* What was loaded is not what the program asked for. */
+static void unload(struct gpw_session *s, CUmodule *module, CUlibrary *library)
+{
+    if (module) {
+        s->driver->cuModuleUnload(*module);
+        *module = NULL;
+    } else {
+        s->driver->cuLibraryUnload(*library);
+        *library = NULL;
+    }
+}
+
 static bool library_options_known(uint32_t count, const uint64_t *options)
 {
     for (uint32_t i = 0; i < count && count <= LIBRARY_OPTIONS_MAX; i++)
@@ -359,19 +388,28 @@ CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *libr
                         uint32_t *n_info_log, char *error_log, uint32_t *n_error_log)
 {
     struct gpw_jit_options jit;
-    CUresult r;
+    struct gpw_image_look look;
+    CUresult r, damage;
     *n_info_log = *n_error_log = 0;
-    const struct gpw_image *image = gpw_image_take(s, hash, true, state, &r);
+    struct gpw_image *image = image_came(s, hash, state);
     if (!image)
-        return r;
+        return CUDA_SUCCESS;
     if (!library_options_known(library_option_count, library_options) ||
         !gpw_jit_take(&jit, option_count, options))
         return CUDA_ERROR_INVALID_VALUE;
     gpw_jit_ask(&jit, info_log, info_size, error_log, error_size);
-    bool prints = (s->transport->caps & GP_CAP_SHARE) && gpw_image_prints(s, image);
-    r = load(s, module, library, image, &jit);
+    gpw_image_look_begin(&look, s, image, s->transport->caps & GP_CAP_SHARE);
+    enum gp_image_fault fault = image_check(image);
+    r = fault == GP_IMAGE_SOUND ? load(s, module, library, image, &jit) : CUDA_ERROR_INVALID_IMAGE;
+    if (!image_genuine(&look, state, &damage)) {
+        if (r == CUDA_SUCCESS)
+            unload(s, module, library);
+        return damage;
+    }
+    if (fault != GP_IMAGE_SOUND)
+        return image_refuse(s, image, fault);
     if (r == CUDA_SUCCESS)
-        note_loaded(s->modules, module ? (uint64_t)*module : (uint64_t)*library, prints);
+        note_loaded(s->modules, module ? (uint64_t)*module : (uint64_t)*library, look.prints);
     *wall_time = gpw_jit_wall_time(&jit);
     *n_info_log = gpw_jit_written(info_log, info_size);
     *n_error_log = gpw_jit_written(error_log, error_size);
