@@ -33,6 +33,10 @@ struct tenant_slot {
     uint64_t charged_to;    /* ns: until when it has been charged */
     uint64_t idle_since;    /* no member has been at work since */
     uint64_t busy_from;     /* counted in usage.busy_ns until here */
+    uint64_t step;          /* ns of the GPU from one wait of its client's to the next, in the mean;
+                               0: it does not wait */
+    uint64_t step_so_far;   /* of the one under way */
+    uint64_t drain;         /* ns: from when its turn is to end to its end, in the mean */
     uint32_t starved;       /* the ceiling holds it back until enough tokens are there */
     uint32_t amnesty;       /* what it has on the GPU is not charged */
     uint32_t wanting;       /* members that wait at the gate */
@@ -78,6 +82,7 @@ struct gp_board {
     uint64_t quantum_end, yield_at;
     uint32_t relaxed; /* the weights alone keep everybody under the ceiling */
     uint64_t turn_began;
+    uint64_t turn_before;  /* when the one before it began */
     uint64_t turns_over;   /* how many have been, the last of which are in `turns` */
     uint64_t contended_at; /* somebody waited for a turn last */
     uint32_t turn_fresh;   /* its tenant has not begun to use it */
@@ -138,6 +143,17 @@ bool gp_board_high_allowed(struct gp_board *f, uint64_t now);
 void gp_board_charge_to(struct gp_board *f, struct tenant_slot *t, uint64_t now);
 /* Move the turn on if it is time to. */
 void gp_board_turn(struct gp_board *f, uint64_t now);
+/* It has been charged for so long; its work has run out; it has some again (step.c). */
+void gp_step_charged(struct tenant_slot *t, uint64_t ns);
+void gp_step_idle(const struct gp_board *f, struct tenant_slot *t);
+void gp_step_wakes(struct tenant_slot *t, uint64_t now);
+/* Whether somebody but the holder is between two steps: nobody may fill the GPU's queue then. */
+bool gp_step_expected(const struct gp_board *f, const struct tenant_slot *holder, uint64_t now);
+/* When the turn ends, since somebody waits for each of its steps; 0: nobody does. */
+uint64_t gp_step_turn_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now);
+/* Whether its step was what its turn has room for, and `other` is next. */
+bool gp_step_over(const struct gp_board *f, const struct tenant_slot *t,
+                  const struct tenant_slot *other, uint64_t now);
 /* Whether it has work, or had some a moment ago: without any between two windows it is still at
  * work (gang.c). */
 bool gp_board_at_work(const struct tenant_slot *t, uint64_t now);

@@ -4,7 +4,8 @@
  * until it has had no work for a moment. Then it stops submitting, what it has
  * submitted runs out, and the time that took is charged: a kernel that is longer than
  * the quantum is paid back by the turns that follow. Ceilings are token buckets. A
- * tenant that is alone and has no ceiling keeps its turn and pays nothing.
+ * tenant that is alone and has no ceiling keeps its turn and pays nothing. Where somebody
+ * waits for each of its steps, turns are shorter (step.c).
  *
  * High-priority tenants do not take turns where the hardware preempts: they run
  * beside the holder, whose slices are short then, as long as prio_ratio allows.
@@ -23,6 +24,8 @@
 /* How far behind a tenant may be that comes with work after it had none: what it did
  * not use longer ago than this, and two of the longest turns of late, is lost. */
 #define CREDIT (60 * MS)
+/* A turn that goes on until another one is behind is looked at no more often. */
+#define AGAIN (200 * UINT64_C(1000))
 /* Who has been alone for so long has work on the GPU that nobody waited for when it was
  * submitted: that is no debt. */
 #define ALONE (50 * MS)
@@ -55,13 +58,28 @@ static struct tenant_slot *next_of(struct gp_board *f, const struct tenant_slot 
 
 static uint64_t quantum_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now)
 {
-    uint64_t sum = 0;
+    uint64_t sum = 0, steps_end = gp_step_turn_end(f, t, now);
+    if (steps_end)
+        return steps_end;
     for (int i = 0; i < GP_BOARD_TENANTS; i++)
         if (f->tenants[i].busy || f->tenants[i].wanting)
             sum += f->tenants[i].weight;
     uint64_t ns = sum ? ROUND * t->weight / sum : QUANTUM_MOST;
     ns = ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns > QUANTUM_MOST ? QUANTUM_MOST : ns;
     return gp_gang_turn_end(f, t, now, now + ns);
+}
+
+/* It goes on, since `other` is not behind yet, or there is none: where somebody waits for each
+ * step, no longer than that is so. */
+static uint64_t quantum_next(const struct gp_board *f, const struct tenant_slot *t,
+                             const struct tenant_slot *other, uint64_t now)
+{
+    uint64_t end = quantum_end(f, t, now);
+    if (!other || !gp_step_turn_end(f, t, now))
+        return end > now ? end : now + QUANTUM_LEAST;
+    uint64_t ahead = gp_gang_due(f, other) - gp_gang_due(f, t);
+    uint64_t ns = ahead / 1000 * gp_board_weight(t) + AGAIN;
+    return now + (ns < QUANTUM_MOST ? ns : QUANTUM_MOST);
 }
 
 /* When the holder must look at the board again without being told. */
@@ -91,12 +109,25 @@ static void vclock_set(struct gp_board *f)
 }
 
 /* It had no work and has some now. */
-static void tenant_wakes(struct gp_board *f, struct tenant_slot *t)
+static void tenant_wakes(struct gp_board *f, struct tenant_slot *t, uint64_t now)
 {
     uint64_t credit = (CREDIT + 2 * f->longest) * 1000 / gp_board_weight(t);
     vclock_set(f);
     if (t->vtime + credit < f->vclock)
         t->vtime = f->vclock - credit;
+    gp_step_wakes(t, now);
+}
+
+/* One that waits for each of its steps has come into the turn of another: that may have been given
+ * a long one, as it was alone. */
+static void turn_shorten(struct gp_board *f, const struct tenant_slot *t, uint64_t now)
+{
+    struct tenant_slot *holder = gp_board_holder(f);
+    uint64_t end = holder && holder != t && t->step ? gp_step_turn_end(f, holder, now) : 0;
+    if (!end || end >= f->quantum_end || f->yielding)
+        return;
+    f->quantum_end = end;
+    check_set(f, holder, now);
 }
 
 static void turn_give(struct gp_board *f, struct tenant_slot *t, uint64_t now)
@@ -109,6 +140,7 @@ static void turn_give(struct gp_board *f, struct tenant_slot *t, uint64_t now)
     t->idle_since = now;
     f->turn_fresh = 1;
     t->usage.turns++;
+    f->turn_before = f->turn_began;
     f->turn_began = now;
     f->quantum_end = quantum_end(f, t, now);
     f->yielding = 0;
@@ -135,7 +167,9 @@ static void turn_take(struct gp_board *f, uint64_t now)
     uint64_t waited = now - others_wait_since(f, t, now); /* before that it cost nobody anything */
     f->turns[f->turns_over++ % GP_BOARD_TURNS] = (struct turn_slot){f->holder, now - length, now};
     t->usage.held_ns += length;
-    t->usage.ending_ns += f->yielding && now > f->yield_at ? now - f->yield_at : 0;
+    uint64_t ending = f->yielding && now > f->yield_at ? now - f->yield_at : 0;
+    t->usage.ending_ns += ending;
+    t->drain = (3 * t->drain + ending) / 4;
     waited = waited < length ? waited : length;
     f->longest -= f->longest / 16;
     if (f->longest < waited)
@@ -182,7 +216,7 @@ static void turn_of_busy(struct gp_board *f, struct tenant_slot *t, uint64_t now
         return;
     }
     if (over)
-        f->quantum_end = quantum_end(f, t, now);
+        f->quantum_end = quantum_next(f, t, other, now);
     check_set(f, t, now);
 }
 
@@ -215,7 +249,8 @@ static void turn_of_idle(struct gp_board *f, struct tenant_slot *t, uint64_t now
     if (unused)
         forget_wants(f, t);
     if (f->yielding || !gp_board_eligible(f, t, now) || (other && gp_gang_over(f, t, other, now)) ||
-        (other && idle >= gp_gang_grace(t, GRACE) && !t->wanting)) {
+        (other && !t->wanting &&
+         (idle >= gp_gang_grace(t, GRACE) || gp_step_over(f, t, other, now)))) {
         if (!f->yielding)
             turn_end(f, now);
         if (f->shut && f->shut(f, t))
@@ -251,7 +286,7 @@ void gp_board_turn(struct gp_board *f, uint64_t now)
         turn_give(f, next, now);
     }
     struct tenant_slot *holder = gp_board_holder(f);
-    bool contended = next_of(f, holder, now) != NULL;
+    bool contended = next_of(f, holder, now) != NULL || gp_step_expected(f, holder, now);
     for (int i = 0; i < GP_BOARD_TENANTS && !contended; i++)
         contended = f->tenants[i].grant.high_priority && f->tenants[i].usage.members;
     if (contended && !f->contended && now - f->contended_at > ALONE && holder) {
@@ -313,6 +348,7 @@ void gp_board_member_quiet(struct gp_board *f, struct member_slot *m, uint64_t s
     if (--t->busy == 0) {
         t->idle_since = since;
         t->amnesty = 0;
+        gp_step_idle(f, t);
     }
 }
 
@@ -339,9 +375,12 @@ bool gp_board_enter(struct gp_board *f, int member)
     if (!beside) {
         if (!m->wants_since) {
             m->wants_since = now;
-            if (!t->wanting && !t->busy)
-                tenant_wakes(f, t);
+            bool wakes = !t->wanting && !t->busy;
+            if (wakes)
+                tenant_wakes(f, t, now);
             t->wanting++;
+            if (wakes)
+                turn_shorten(f, t, now);
         }
         gp_board_turn(f, now);
         mine = f->holder == gp_board_index(f, t) && !f->yielding;
@@ -399,7 +438,7 @@ void gp_board_member_begins(struct gp_board *f, int member, uint64_t since)
     struct member_slot *m = &f->members[member];
     struct tenant_slot *t = gp_board_tenant_of(f, m);
     if (!t->wanting && !t->busy)
-        tenant_wakes(f, t);
+        tenant_wakes(f, t, since);
     member_busy(f, m, t, since);
 }
 

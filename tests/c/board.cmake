@@ -1,13 +1,13 @@
 # The board by a clock of the test's own: whose turn it is, and the copy engines' account.
 # No sum of theirs may wrap, so their board is one that would show it.
-set(board board charge check copy describe entitle gang memory turn)
+set(board board charge check copy describe entitle gang memory step turn)
 list(TRANSFORM board REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/server/arbiter/\\1.c")
 add_library(gp_board_unwrapped STATIC ${board})
 target_include_directories(gp_board_unwrapped PUBLIC ${CMAKE_SOURCE_DIR}/server/arbiter)
 # Each look is at all places, and there are millions of looks.
 target_compile_definitions(gp_board_unwrapped PUBLIC GP_BOARD_TENANTS=32 GP_BOARD_MEMBERS=32)
 target_link_libraries(gp_board_unwrapped PUBLIC gp_options Threads::Threads)
-foreach(name board_shares board_charge board_copy board_gang board_turns)
+foreach(name board_shares board_charge board_copy board_gang board_turns board_steps)
   add_executable(test_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c)
   target_link_libraries(test_${name} PRIVATE gp_board_unwrapped ${GPUPOOL_CMOCKA_LIBRARY})
   add_test(NAME ${name} COMMAND test_${name})
