@@ -2,10 +2,10 @@
 
     python tests/gpu/shares.py --out DIR [--only SECTION ...] [--list]
 
-Sections: ratios, resnet, copies, fixed, priority, crash, hostile, memory, many, alone, live. One
-server with a tenant for every role; policies and weights are changed through its admin socket, as
-an operator would. Each row says what was asked, what was measured and whether that is within the
-promise; DIR/shares.json has everything. The exit code is 1 if any row failed.
+Sections: ratios, resnet, copies, fixed, priority, latency, crash, hostile, memory, many, alone,
+live. One server with a tenant for every role; policies and weights are changed through its admin
+socket, as an operator would. Each row says what was asked, what was measured and whether that is
+within the promise; DIR/shares.json has everything. The exit code is 1 if any row failed.
 """
 
 from __future__ import annotations
@@ -161,6 +161,45 @@ def priority(bench: Bench) -> None:
         beside=beside,
         images=images,
     )
+
+
+#: Steps that a client waits for, and the kernels beside them: lengths.
+STEPS = ((4, 300 * US), (4, 3 * MS), (10, 300 * US), (10, 3 * MS), (20, 300 * US), (40, 300 * US))
+
+
+def latency(bench: Bench) -> None:
+    """Steps of a tenant with 25 % that waits for each, beside one that always has work.
+
+    Rows have p50 and p99 of what a step takes with that part of the GPU at every moment.
+    """
+    a, b = TENANTS[:2]
+    bench.policy("weighted")
+    bench.weights(1, 3)
+    program = str(bench.toolchain.runtime_program("work"))
+    length, seconds = 300 * US, 3.5
+    alone = rate(bench, length)
+    for step, other in STEPS:
+        count = step * MS // length
+        jobs = [
+            (a, [str(length), "{start}", "{seconds}", str(count)]),
+            (b, [str(other), "{start}", "{seconds}"]),
+        ]
+        waits, works = bench.together([program], jobs, 4.0, seconds)
+        fair = 4 * count * length / alone * 1e6
+        p50, p99 = waits["p50"] / fair, waits["p99"] / fair
+        done = waits["chunks"] + works["chunks"]
+        share, total = waits["chunks"] / max(done, 1), done / (alone * seconds)
+        good = 0 < p99 <= 1.5 and abs(share / 0.25 - 1) <= 0.02 and total >= 0.95
+        bench.row(
+            "latency",
+            f"p99 <= 1.5: {step} ms beside {other / MS:g}",
+            f"{p50:.2f} {p99:.2f} {100 * share:.1f} % sum {100 * total:.1f} %",
+            good,
+            waits=waits,
+            works=works,
+            fair_us=fair,
+            alone=alone,
+        )
 
 
 def crash(bench: Bench) -> None:
@@ -340,6 +379,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "copies": copies,
     "fixed": fixed,
     "priority": priority,
+    "latency": latency,
     "crash": crash,
     "hostile": hostile,
     "memory": memory,
