@@ -14,6 +14,9 @@ from harness import PoolServer, Talk, wait_until
 #: Programs with a context each, which have done a little, once.
 PROGRAMS = 16
 SILENCE_S = 0.1
+#: How often, and after how long, the GPU's memory is read until it stands still.
+SETTLES = 15
+SETTLE_S = 1.0
 
 
 def mib(pids: Iterable[int], kind: str = "Pss") -> float:
@@ -44,6 +47,17 @@ def gpu_mib() -> float:
     command = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return float(done.stdout.split()[0])
+
+
+def settled_gpu_mib() -> float:
+    """Once it stands still: a driver frees what processes had that have ended a moment ago."""
+    last = gpu_mib()
+    for _ in range(SETTLES):
+        time.sleep(SETTLE_S)
+        before, last = last, gpu_mib()
+        if last == before:
+            break
+    return last
 
 
 def staying(server: PoolServer | None) -> list[int]:
@@ -77,7 +91,7 @@ def measure(
     start: Callable[[], Talk], server: PoolServer | None, seconds: float, gpu: bool
 ) -> dict[str, float]:
     """Figures of PROGRAMS idle ones, memory for each; without a server there are no workers."""
-    held, used = grown(server), gpu_mib() if gpu else 0.0
+    held, used = grown(server), settled_gpu_mib() if gpu else 0.0
     programs: list[Talk] = []
     try:
         for _ in range(PROGRAMS):

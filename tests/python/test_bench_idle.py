@@ -39,10 +39,18 @@ def start() -> Talk:
     return Talk([sys.executable, "-u", "-c", SOURCE], os.environ)
 
 
+def test_memory_of_processes_that_have_ended_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([900.0, 500.0, 100.0, 100.0, 50.0])
+    monkeypatch.setattr(idle, "gpu_mib", lambda: next(said))
+    monkeypatch.setattr(idle, "SETTLE_S", 0.0)
+    assert idle.settled_gpu_mib() == 100.0
+
+
 def test_memory_of_the_gpu_is_what_was_used_more(
     smi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle, "PROGRAMS", 2)
+    monkeypatch.setattr(idle, "SETTLE_S", 0.0)
     figures = idle.measure(start, None, 0.05, gpu=True)
     assert figures["idle_gpu_mib"] == 1 / 2
     assert 0.1 < figures["idle_program_mib"] < 1024
