@@ -143,6 +143,8 @@ bool gp_board_high_allowed(struct gp_board *f, uint64_t now);
 void gp_board_charge_to(struct gp_board *f, struct tenant_slot *t, uint64_t now);
 /* Move the turn on if it is time to. */
 void gp_board_turn(struct gp_board *f, uint64_t now);
+/* ns: a turn is given for no longer at once, but to a gang. */
+#define GP_QUANTUM_MOST UINT64_C(20000000)
 /* It has been charged for so long; its work has run out; it has some again (step.c). */
 void gp_step_charged(struct tenant_slot *t, uint64_t ns);
 void gp_step_idle(const struct gp_board *f, struct tenant_slot *t);

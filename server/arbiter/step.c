@@ -12,8 +12,6 @@
 #define MS (1000 * US)
 /* Steps that are longer have enough turns of the usual length. */
 #define STEP_MOST (60 * MS)
-/* A turn is no longer than others, and a step that is has several. */
-#define QUANTUM_MOST (20 * MS)
 /* A change of tenants costs about 0.3 ms: two turns, one behind the other, take at least two of
  * these, whatever steps look like, so changes cost 4 %. */
 #define EACH_LEAST (8 * MS)
@@ -79,11 +77,11 @@ bool gp_step_expected(const struct gp_board *f, const struct tenant_slot *holder
     return false;
 }
 
-/* Of its own turn, so that a step, or a whole part of one, ends within it. */
+/* Of its own turn, so that a step, or a whole part of one that is longer than turns, ends within it. */
 static uint64_t turn_for(uint64_t step)
 {
     uint64_t ns = step + step / 8;
-    return ns / (ns / QUANTUM_MOST + 1);
+    return ns / (ns / GP_QUANTUM_MOST + 1);
 }
 
 /* 0: nobody waits like that. */
@@ -111,7 +109,7 @@ uint64_t gp_step_turn_end(const struct gp_board *f, const struct tenant_slot *t,
     if (!round)
         return 0;
     uint64_t ns = round * t->weight / sum;
-    ns = ns < QUANTUM_MOST ? ns : QUANTUM_MOST;
+    ns = ns < GP_QUANTUM_MOST ? ns : GP_QUANTUM_MOST;
     if (!t->step) /* nobody waits for what it ends with */
         ns -= t->drain < ns / 4 ? t->drain : ns / 4;
     uint64_t end = f->turn_began + (ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns);

@@ -17,7 +17,6 @@
  * costs about 0.3 ms. */
 #define ROUND (100 * MS)
 #define QUANTUM_LEAST (8 * MS)
-#define QUANTUM_MOST (20 * MS)
 /* How long the holder may have nothing to do while others wait: longer than a
  * program needs from the end of one step to the next. */
 #define GRACE (1 * MS)
@@ -64,8 +63,8 @@ static uint64_t quantum_end(const struct gp_board *f, const struct tenant_slot *
     for (int i = 0; i < GP_BOARD_TENANTS; i++)
         if (f->tenants[i].busy || f->tenants[i].wanting)
             sum += f->tenants[i].weight;
-    uint64_t ns = sum ? ROUND * t->weight / sum : QUANTUM_MOST;
-    ns = ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns > QUANTUM_MOST ? QUANTUM_MOST : ns;
+    uint64_t ns = sum ? ROUND * t->weight / sum : GP_QUANTUM_MOST;
+    ns = ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns > GP_QUANTUM_MOST ? GP_QUANTUM_MOST : ns;
     return gp_gang_turn_end(f, t, now, now + ns);
 }
 
@@ -79,13 +78,13 @@ static uint64_t quantum_next(const struct gp_board *f, const struct tenant_slot 
         return end > now ? end : now + QUANTUM_LEAST;
     uint64_t ahead = gp_gang_due(f, other) - gp_gang_due(f, t);
     uint64_t ns = ahead / 1000 * gp_board_weight(t) + AGAIN;
-    return now + (ns < QUANTUM_MOST ? ns : QUANTUM_MOST);
+    return now + (ns < GP_QUANTUM_MOST ? ns : GP_QUANTUM_MOST);
 }
 
 /* When the holder must look at the board again without being told. */
 static void check_set(struct gp_board *f, const struct tenant_slot *t, uint64_t now)
 {
-    uint64_t at = f->quantum_end > now ? f->quantum_end : now + QUANTUM_MOST;
+    uint64_t at = f->quantum_end > now ? f->quantum_end : now + GP_QUANTUM_MOST;
     uint64_t ceiling = gp_board_ceiling(t);
     if (ceiling < 1000) {
         uint64_t left = t->tokens > 0 ? (uint64_t)t->tokens * 1000 / (1000 - ceiling) : 0;

@@ -245,15 +245,21 @@ static void two_that_wait_have_their_parts(void **state)
     assert_true(all / (20000.0 * MS) >= 0.95);
 }
 
+/* Of tenants, in a second. */
+static void check_changes(unsigned least, unsigned most)
+{
+    simulate(20000 * MS);
+    print_message("    %u changes/s\n", w.changes / 20);
+    assert_in_range(w.changes / 20, least, most);
+}
+
 static void nobody_waits_and_turns_are_long(void **state)
 {
     (void)state;
     memset(&w, 0, sizeof w);
     w.worker[0] = worker("one", 250, 300 * US);
     w.worker[1] = worker("other", 750, 300 * US);
-    simulate(20000 * MS);
-    print_message("    %u changes/s\n", w.changes / 20);
-    assert_in_range(w.changes / 20, 20, 25);
+    check_changes(20, 25);
 }
 
 /* A round with room for a step of a small share is long: others take turns within it. */
@@ -265,9 +271,7 @@ static void a_small_share_makes_no_turn_long(void **state)
     w.worker[0].per_step = 50;
     w.worker[1] = worker("one", 490, 300 * US);
     w.worker[2] = worker("other", 500, 300 * US);
-    simulate(20000 * MS);
-    print_message("    %u changes/s\n", w.changes / 20);
-    assert_in_range(w.changes / 20, 40, 62);
+    check_changes(40, 62);
 }
 
 /* Not held to anything: changes cost too much for turns that are as short. */
