@@ -27,7 +27,7 @@ for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
 from harness import PoolServer  # noqa: E402
 
 #: Of two_hosts_programs.py.
-PROGRAMS = ("devices", "copies", "ordering", "training")
+PROGRAMS = ("devices", "copies", "ordering", "training", "split")
 
 #: Bytes that a program copies between the devices, where that is more than all else it sends.
 BETWEEN = {"copies": 9 * (512 << 20)}

@@ -1,6 +1,6 @@
 """What one process does with GPUs of two hosts; natively, with two GPUs of one.
 
-    python two_hosts_programs.py devices|copies|ordering|training
+    python two_hosts_programs.py devices|copies|ordering|training|split
 
 Prints one line of JSON, which must be the same wherever the GPUs are, but for the keys that
 begin with ``_``: figures of speed.
@@ -136,11 +136,50 @@ def training() -> Report:
     return {"losses": losses, "_seconds": round(time.perf_counter() - began, 3)}
 
 
+def split() -> Report:
+    """A model of which each device has one half: activations go over, gradients come back."""
+    import torch
+
+    torch.manual_seed(1)
+    torch.use_deterministic_algorithms(True)
+
+    def half(*widths: int) -> Any:
+        layers = []
+        for before, behind in zip(widths, widths[1:], strict=False):
+            layers += [torch.nn.Linear(before, behind), torch.nn.GELU()]
+        return torch.nn.Sequential(*layers)
+
+    first = half(512, 2048, 2048, 1024).to("cuda:0")
+    second = half(1024, 2048, 2048, 10).to("cuda:1")
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.01) for part in (first, second)]
+    images = torch.randn(8, 64, 512)
+    labels = torch.randint(0, 10, (8, 64))
+
+    def step(number: int) -> float:
+        x, y = images[number % 8].to("cuda:0"), labels[number % 8].to("cuda:1")
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(second(first(x).to("cuda:1")), y)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return float(loss.item())
+
+    losses = [step(number) for number in range(20)]
+    times = []
+    for number in range(200):
+        began = time.perf_counter()
+        losses.append(step(number))
+        times.append(time.perf_counter() - began)
+    return {"losses": losses, "_step_ms": round(1e3 * sorted(times)[100], 3)}
+
+
 PROGRAMS: dict[str, Callable[[], Report]] = {
     "devices": devices,
     "copies": copies,
     "ordering": ordering,
     "training": training,
+    "split": split,
 }
 
 if __name__ == "__main__":
