@@ -81,7 +81,8 @@ void gp_board_charge_to(struct gp_board *f, struct tenant_slot *t, uint64_t now)
         return;
     uint64_t ns = now - t->charged_to;
     t->charged_to = now;
-    gp_step_charged(t, ns);
+    if (t->busy) /* a pause that others have waited for is no part of a step */
+        gp_step_charged(t, ns);
     uint64_t paid = t->amnesty ? 0 : ns * 1000 / gp_board_weight(t);
     t->vtime += paid;
     if (gp_board_holder(f) != t)

@@ -188,6 +188,11 @@ bool gp_seat_enter(struct gp_seat *s)
     return mine;
 }
 
+bool gp_seat_waits(const struct gp_seat *s)
+{
+    return GP_PAGE_LOAD(s->page->flags) & GP_PAGE_WAITS;
+}
+
 bool gp_seat_fresh(struct gp_seat *s)
 {
     const uint32_t fresh = GP_PAGE_HOLDS | GP_PAGE_FRESH;

@@ -42,6 +42,8 @@ uint64_t gp_seat_memory_limit(struct gp_seat *s);
 /* The gate. True: the worker may submit now, and counts as busy until gp_seat_idle.
  * False: wait (gp_seat_wait) and ask again; meanwhile it counts as one that waits. */
 bool gp_seat_enter(struct gp_seat *s);
+/* Whether it does count as one. */
+bool gp_seat_waits(const struct gp_seat *s);
 /* Whether the tenant has just got the turn: the GPU has to change over to it, and only
  * gp_seat_started says when it has. What that took is charged to nobody. */
 bool gp_seat_fresh(struct gp_seat *s);

@@ -36,8 +36,8 @@
 static struct {
     uint64_t now; /* ns */
     /* the board */
-    bool closed, contended, must_yield, fresh;
-    unsigned entered, idled, started, launches;
+    bool closed, contended, must_yield, fresh, waits;
+    unsigned asked, entered, idled, started, launches;
     bool lost; /* it was told that work may go on behind the turn, before that ended */
     /* the driver: events pass in the order in which they were recorded */
     unsigned records, passed, taken, given;
@@ -75,8 +75,17 @@ void gp_seat_leave(struct gp_seat *s)
 bool gp_seat_enter(struct gp_seat *s)
 {
     assert_ptr_equal(s, SEAT);
-    world.entered += !world.closed;
-    return !world.closed;
+    bool open = !world.closed && !(world.must_yield && world.idled < world.entered);
+    world.entered += open;
+    world.waits = !open;
+    world.asked += !open;
+    return open;
+}
+
+bool gp_seat_waits(const struct gp_seat *s)
+{
+    (void)s;
+    return world.waits;
 }
 
 bool gp_seat_fresh(struct gp_seat *s)

@@ -20,6 +20,8 @@
 #define TICK (20 * US)
 #define CHANGE (300 * US)
 #define AHEAD (2 * MS)
+/* When a worker has seen that a turn's work is over it needs so long until it submits again. */
+#define WAKES (160 * US)
 #define WORKERS 4
 #define STEPS 500000
 #define QUEUE 4096
@@ -35,13 +37,15 @@ struct worker {
     const char *name;
     struct gp_board_grant grant;
     uint64_t kernel;
-    unsigned per_step; /* kernels before its client waits; 0: it never does */
-    uint64_t think;    /* from the end of a step to the next */
+    unsigned per_step;    /* kernels before its client waits; 0: it never does */
+    unsigned starts_with; /* steps of one kernel before these, as programs have */
+    uint64_t think;       /* from the end of a step to the next */
     bool absent;
     /* state */
     int member;
     unsigned submitted, done; /* of this step */
-    uint64_t began, wake, queued;
+    uint64_t began, wake, queued, looks;
+    unsigned started;
     bool busy, starts, waits;
     /* what came of it */
     uint64_t work, steps[STEPS];
@@ -86,8 +90,15 @@ static void gpu_run(uint64_t ns)
     }
 }
 
+/* Kernels of the step that it is at. */
+static unsigned per_step(const struct worker *p)
+{
+    return p->per_step && p->started < p->starts_with ? 1 : p->per_step;
+}
+
 static void step_over(struct worker *p)
 {
+    p->started++;
     if (p->count < STEPS)
         p->steps[p->count++] = clock_ns - p->began;
     p->submitted = p->done = 0;
@@ -97,9 +108,9 @@ static void step_over(struct worker *p)
 static void worker_submit(int index)
 {
     struct worker *p = &w.worker[index];
-    if (p->queued >= AHEAD && (gp_board_contended(w.board, p->member) || p->queued >= 50 * MS))
-        return;
-    if (p->busy && gp_board_must_yield(w.board, p->member))
+    bool ends = p->busy && gp_board_must_yield(w.board, p->member);
+    bool ahead = gp_board_contended(w.board, p->member) || p->queued >= 50 * MS;
+    if (clock_ns < p->looks || (ends && p->waits) || (!ends && p->queued >= AHEAD && ahead))
         return;
     if (!p->waits && p->submitted == 0)
         p->began = clock_ns;
@@ -125,15 +136,17 @@ static void worker_run(int index)
     }
     if (p->queued == 0 && p->busy) {
         p->busy = false;
+        if (gp_board_must_yield(w.board, p->member))
+            p->looks = clock_ns + WAKES;
         gp_board_idle(w.board, p->member, 0);
     }
-    if (p->per_step && p->done == p->per_step)
+    if (p->per_step && p->done == per_step(p))
         step_over(p);
     if (clock_ns < p->wake)
         return;
     for (unsigned before = ~0U; before != p->submitted;) {
         before = p->submitted;
-        if (!p->per_step || p->submitted < p->per_step)
+        if (!p->per_step || p->submitted < per_step(p))
             worker_submit(index);
     }
 }
@@ -196,6 +209,7 @@ static void check(unsigned ms, uint64_t kernel, uint64_t think, uint64_t other, 
     *serves = worker("serves", 250, kernel);
     serves->per_step = (unsigned)(ms * MS / kernel);
     serves->think = think;
+    serves->starts_with = 20;
     *trains = worker("trains", 750, other);
     simulate(duration);
     double work = (double)serves->work, all = work + (double)trains->work;
@@ -211,6 +225,9 @@ static void check(unsigned ms, uint64_t kernel, uint64_t think, uint64_t other, 
     assert_true(work / all >= 0.245 - 0.25 * (double)think / (double)(ms * MS));
     assert_true(work / all <= 0.255);
     assert_true(all / (double)duration >= 0.95);
+    /* what one turn has room for has one */
+    if (ms == 10)
+        assert_true(w.changes <= 2.5 * serves->count);
 }
 
 /* Kernels of 0.3 and of 3 ms beside it. */

@@ -340,6 +340,21 @@ static void a_turn_that_ends_waits_for_its_work(void **state)
     assert_false(world.lost);
 }
 
+/* What has to wait for the next turn asks for that while work of this one is under way, and once. */
+static void the_next_turn_is_asked_for_before_this_one_is_over(void **state)
+{
+    (void)state;
+    assert_true(submit());
+    world.must_yield = true;
+    assert_int_equal(world.asked, 0);
+    for (int i = 0; i < 3; i++)
+        assert_false(submit());
+    assert_int_equal(world.asked, 1);
+    assert_int_equal(world.idled, 0);
+    run(0);
+    assert_int_equal(world.idled, 1);
+}
+
 static void a_turn_begins_when_the_gpu_has_changed_over(void **state)
 {
     (void)state;
@@ -413,6 +428,7 @@ int main(void)
         TEST(a_turn_that_ends_catches_up_for_a_moment_only),
         TEST(a_turn_does_not_wait_for_a_stream_that_is_blocked),
         TEST(a_turn_that_ends_waits_for_its_work),
+        TEST(the_next_turn_is_asked_for_before_this_one_is_over),
         TEST(a_turn_begins_when_the_gpu_has_changed_over),
         TEST(a_stream_that_captures_is_never_marked),
         TEST(events_of_a_dead_context_are_forgotten),

@@ -213,13 +213,23 @@ static bool stands(const struct gpw_session *s, const struct gate *g)
     return since >= patience_ns && g->beyond <= (since - patience_ns) / (patience_ns / 100);
 }
 
+/*
+ * The turn ends in front of work that is to come, which is not the end of a step that somebody waits
+ * for: the arbiter knows one from the other by who asks for the next turn before his work is over.
+ * True: this one goes on.
+ */
+static bool next_asked(const struct gate *g)
+{
+    return !gp_seat_waits(g->seat) && gp_seat_enter(g->seat);
+}
+
 /* Whether so much is under way that the next has to wait. */
 static bool is_full(struct gpw_session *s, struct gate *g)
 {
     if (g->busy && gp_seat_must_yield(g->seat)) {
         gate_poll(s, g); /* marks what is not marked, says when it is over */
         if (g->busy && gp_seat_must_yield(g->seat))
-            return !catches_up(g);
+            return !catches_up(g) && !next_asked(g);
     }
     /* behind long work the GPU may wait for the next a little: that is less than a turn
      * that cannot end */
