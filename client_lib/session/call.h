@@ -96,6 +96,8 @@ CUresult gpc_call_finish(struct gpc_call *call);
 /* Their parts, for a wait that something else than the answer may end (completion.h): block until
  * the call is answered or lost; and note that it was waited for since `begin`, and who ended that. */
 void gpc_call_await(const struct gpc_call *call);
+/* The same, until `deadline_ns` or somewhat longer; whether it is answered or lost. */
+bool gpc_call_await_until(const struct gpc_call *call, int64_t deadline_ns);
 /* Read what has come, unless another thread reads; whether the call is over by now. */
 bool gpc_call_poll(const struct gpc_call *call);
 void gpc_call_waited(const struct gpc_call *call, uint64_t begin, bool gpu_told);

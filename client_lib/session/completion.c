@@ -190,13 +190,12 @@ static CUresult finish(struct gpc_session *s, struct gpc_completions *c, int pla
     CUresult r;
     bool soon = gpc_spin(is_written, &c->of[place], call);
     soon_note(c, call->route.context, soon);
-    if (soon) {
+    if (soon || gpc_spin_await(is_written, &c->of[place], call))
         r = what_came(s);
-    } else {
-        gpc_call_await(call);
-        gpc_spin_waited(gp_now_ns() - begin);
+    else
         r = call->result;
-    }
+    if (!soon)
+        gpc_spin_waited(gp_now_ns() - begin);
     gpc_call_waited(call, begin, is_written(&c->of[place]));
     return r;
 }

@@ -29,6 +29,7 @@
 #include "operations_there.h"
 #include "process.h"
 #include "spare.h"
+#include "spin.h"
 #include "stats.h"
 
 static bool sync_mode;
@@ -316,26 +317,44 @@ CUresult gpc_call_post(struct gpc_call *call)
     return r;
 }
 
-/* Wait until the call is over, reading for everybody whenever nobody else does. */
-void gpc_call_await(const struct gpc_call *call)
+/* us until then, rounded up; -1: for ever. */
+static int64_t us_until(int64_t deadline_ns)
+{
+    if (deadline_ns == INT64_MAX)
+        return -1;
+    int64_t left = deadline_ns - (int64_t)gp_now_ns();
+    return left > 0 ? left / 1000 + 1 : 0;
+}
+
+/* Reading for everybody whenever nobody else does: until the deadline, while others read as long as
+ * they do. */
+bool gpc_call_await_until(const struct gpc_call *call, int64_t deadline_ns)
 {
     struct gpc_session *s = call->route.session;
+    int64_t us = -1;
     int cancel = gpc_inside_begin();
     pthread_mutex_lock(&s->wait_lock);
-    while (call->state < GPC_CALL_DONE) {
+    while (call->state < GPC_CALL_DONE && (us = us_until(deadline_ns)) != 0) {
         if (s->reading) {
             pthread_cond_wait(&s->wait_changed, &s->wait_lock);
             continue;
         }
         s->reading = true;
         pthread_mutex_unlock(&s->wait_lock);
-        read_one(s, -1);
+        read_one(s, us);
         pthread_mutex_lock(&s->wait_lock);
         s->reading = false;
         pthread_cond_broadcast(&s->wait_changed);
     }
+    bool over = call->state >= GPC_CALL_DONE;
     pthread_mutex_unlock(&s->wait_lock);
     gpc_inside_end(cancel);
+    return over;
+}
+
+void gpc_call_await(const struct gpc_call *call)
+{
+    gpc_call_await_until(call, INT64_MAX);
 }
 
 CUresult gpc_call_begin(struct gpc_call *call)
@@ -347,7 +366,7 @@ CUresult gpc_call_begin(struct gpc_call *call)
 CUresult gpc_call_finish(struct gpc_call *call)
 {
     uint64_t begin = gp_now_ns();
-    gpc_call_await(call);
+    gpc_spin_await(NULL, NULL, call);
     gpc_call_waited(call, begin, false);
     for (unsigned i = 0; i < call->out_count; i++)
         if (call->out[i].own != call->out[i].to)

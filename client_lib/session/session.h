@@ -48,6 +48,7 @@
 #include "operations.h"
 #include "thread_local.h"
 #include "transport/transport.h"
+#include "usual.h"
 
 /* Streams, or contexts with all of theirs, that a wait has seen idle: the last few. */
 #define GPC_IDLE_KNOWN 4
@@ -199,6 +200,8 @@ struct gpc_thread {
     uint64_t last_answer;              /* seq of the last call that was waited for */
     int64_t spin_ns;                   /* so long it looks for what the GPU says (spin.h) */
     bool has_spun;                     /* and has learned from that */
+    struct gp_usual waits;             /* those that were longer */
+    int64_t crowded_until;             /* ns: somebody else needed its processor */
     unsigned inside;                   /* how deep in what a signal's handler must not enter */
     bool may_end;                      /* it waited for the GPU: here cancellation is acted upon */
     bool own_calls;                    /* it sends what the application did not ask for */

@@ -16,5 +16,11 @@ bool gpc_spin_likely(void);
  * ends otherwise, and gpc_spin_waited says how long it took in all. */
 bool gpc_spin(bool (*is_over)(const void *what), const void *what, const struct gpc_call *call);
 void gpc_spin_waited(uint64_t waited_ns);
+/* A wait that is longer than that: sleep until the call is answered, but around the times that such
+ * waits of this thread took lately look, if there are processors to spare. What sleeps is woken late,
+ * and the worker, too, sleeps. True: it is over; false: the call is answered, or lost. `is_over` may
+ * be NULL. */
+bool gpc_spin_await(bool (*is_over)(const void *what), const void *what,
+                    const struct gpc_call *call);
 
 #endif

@@ -108,6 +108,11 @@ int64_t gp_spin_limit_ns(void)
     return spin_limit;
 }
 
+bool gp_spin_spares(void)
+{
+    return gp_spin_limit_ns() == SPIN_LIMIT_NS;
+}
+
 void gp_spin_init(struct gp_spin *spin)
 {
     spin->budget_ns = gp_spin_limit_ns();

@@ -43,6 +43,8 @@ int gp_poll_until(struct pollfd *items, unsigned count, int64_t deadline_ns, int
 /* How long a waiting thread may usefully spin, in ns: little where the peer
  * may need the core that we would burn. */
 int64_t gp_spin_limit_ns(void);
+/* Whether the process has more processors than a thread that spins and its peer need. */
+bool gp_spin_spares(void);
 
 static inline void gp_cpu_relax(void)
 {

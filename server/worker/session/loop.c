@@ -21,11 +21,15 @@
 #include "peer.h"
 #include "place.h"
 #include "staging.h"
+#include "usual.h"
 
-/* How long to sleep in recv while the GPU works: a twentieth of the time waited
- * so far, so that a wait ends at most 5 % late; nothing in the first moments. */
+/* How long to sleep in recv while the GPU works: a part of the time waited so far, so that a wait
+ * ends at most so much late; nothing in the first moments, and little around the times that waits
+ * took lately. */
 #define SPIN_NS 50000u
-#define SLEEP_MAX_US 500
+#define SLEEP_PART 40u
+#define SLEEP_MAX_US 250
+#define SLEEP_CLOSE_US 5
 #define IDLE_US 200000
 /* So many messages are handled for one look at the clock: it takes as long as a good part of one. */
 #define AT_ONCE 4
@@ -40,6 +44,7 @@ struct gpw_loop {
     uint64_t held_since;
     const struct gpw_wait *oldest; /* of the waits, and since when it is */
     uint64_t oldest_since;
+    struct gp_usual usual;         /* how long such a one lasted */
     uint64_t looked, took;         /* when waits were asked last, and how long that took */
     uint64_t gate_looked;          /* when the gate saw last which work is over */
     uint64_t signal, signal_since; /* the last one's number, and since when it is the last */
@@ -49,12 +54,18 @@ struct gpw_loop {
     bool stirs;       /* there was one since */
 };
 
-static int64_t patience(uint64_t waited_ns)
+static int64_t patience(const struct gp_usual *usual, uint64_t waited_ns)
 {
     if (waited_ns < SPIN_NS)
         return 0;
-    int64_t us = (int64_t)(waited_ns / 20000u);
-    return us < SLEEP_MAX_US ? us : SLEEP_MAX_US;
+    uint64_t ns = waited_ns / SLEEP_PART, next = gp_usual_next_ns(usual, waited_ns);
+    uint64_t close = next ? gp_usual_soonest_ns(next) : UINT64_MAX;
+    ns = ns < SLEEP_MAX_US * 1000u ? ns : SLEEP_MAX_US * 1000u;
+    if (close <= waited_ns)
+        ns = SLEEP_CLOSE_US * 1000u;
+    else if (close - waited_ns < ns)
+        ns = close - waited_ns;
+    return (int64_t)(ns / 1000u) + 1;
 }
 
 /*
@@ -296,10 +307,14 @@ static int64_t waits_patience(struct gpw_session *s)
 {
     struct gpw_loop *l = s->loop;
     uint64_t now = s->waits ? gp_now_ns() : 0;
-    if (s->waits != l->oldest)
+    if (s->waits != l->oldest) {
+        now = now ? now : gp_now_ns();
+        if (l->oldest && now - l->oldest_since > SPIN_NS)
+            gp_usual_learn(&l->usual, now - l->oldest_since);
         l->oldest_since = now;
+    }
     l->oldest = s->waits;
-    return s->waits ? patience(now - l->oldest_since) : IDLE_US;
+    return s->waits ? patience(&l->usual, now - l->oldest_since) : IDLE_US;
 }
 
 /* To ask all waits takes the longer the more there are: messages that are there get as much

@@ -9,12 +9,15 @@
  *   driver_waits says N     likewise, by events
  *   driver_waits silent N   N times as count, with a kernel looked up that would print
  *   driver_waits sleep N    N times in a context whose threads are to sleep
+ *   driver_waits looks N    N times for 20 ms in a context whose threads are to spin: they do
+ *   driver_waits rests N    likewise in one whose threads are to sleep
  *   driver_waits count N    N times for memory that is set, and for four bytes of it
  */
 #include "driver.h"
 
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 enum { ROUNDS = 40, THREADS = 40, BYTES = 1 << 14 };
 
@@ -361,13 +364,59 @@ static void silent(int rounds)
     count(rounds);
 }
 
+static double seconds_of(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *releases(void *unused)
+{
+    const struct timespec pause = {0, 20000000};
+    CU(cuCtxSetCurrent(driver_context));
+    nanosleep(&pause, NULL);
+    release(0);
+    return unused;
+}
+
+/* The part of a long wait for which its thread keeps a processor busy. */
+static double busy_part(void)
+{
+    pthread_t thread;
+    hold(stream, 0);
+    double wall = seconds_of(CLOCK_MONOTONIC), own = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    REQUIRE(pthread_create(&thread, NULL, releases, NULL) == 0, "no thread");
+    CU(cuStreamSynchronize(stream));
+    own = seconds_of(CLOCK_THREAD_CPUTIME_ID) - own;
+    wall = seconds_of(CLOCK_MONOTONIC) - wall;
+    pthread_join(thread, NULL);
+    CU(cuMemsetD32(words + BYTES - 64, 0, 1));
+    CU(cuCtxSynchronize());
+    return own / wall;
+}
+
+/* A machine that is busy gives nobody a whole processor. */
+static void long_waits(int rounds, bool spin)
+{
+    double most = 0;
+    for (int i = 0; i < rounds; i++) {
+        double part = busy_part();
+        most = part > most ? part : most;
+    }
+    EXPECT((most > 0.25) == spin, "a wait took %.2f of a processor", most);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     int rounds = argc > 2 ? atoi(argv[2]) : 0;
-    if (strcmp(what, "sleep") == 0) {
+    bool looks = strcmp(what, "looks") == 0, rests = strcmp(what, "rests") == 0;
+    if (looks || rests || strcmp(what, "sleep") == 0) {
+        const char *device = getenv("E2E_DEVICE");
         CU(cuInit(0));
-        CU(cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_BLOCKING_SYNC));
+        CU(cuDevicePrimaryCtxSetFlags(device ? atoi(device) : 0,
+                                      looks ? CU_CTX_SCHED_SPIN : CU_CTX_SCHED_BLOCKING_SYNC));
     }
     prepare();
     if (strcmp(what, "fault") == 0 || strcmp(what, "hold") == 0) {
@@ -376,6 +425,8 @@ int main(int argc, char **argv)
     }
     if (strcmp(what, "print") == 0 || strcmp(what, "says") == 0) {
         print(rounds, strcmp(what, "says") == 0);
+    } else if (looks || rests) {
+        long_waits(rounds, looks);
     } else if (strcmp(what, "silent") == 0) {
         silent(rounds);
     } else if (rounds) {
