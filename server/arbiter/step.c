@@ -108,13 +108,13 @@ uint64_t gp_step_turn_end(const struct gp_board *f, const struct tenant_slot *t,
     uint64_t sum, round = f->window_end ? 0 : round_of(f, now, &sum);
     if (!round)
         return 0;
-    uint64_t ns = round * t->weight / sum;
+    uint64_t ns = round * t->weight / sum, least = f->turn_before + 2 * EACH_LEAST;
     ns = ns < GP_QUANTUM_MOST ? ns : GP_QUANTUM_MOST;
-    if (!t->step) /* nobody waits for what it ends with */
+    if (f->turn_began + ns < least)
+        ns = least - f->turn_began;
+    if (!t->step) /* nobody waits for what it ends with, and that is of its part, too */
         ns -= t->drain < ns / 4 ? t->drain : ns / 4;
-    uint64_t end = f->turn_began + (ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns);
-    uint64_t least = f->turn_before + 2 * EACH_LEAST;
-    return end < least ? least : end;
+    return f->turn_began + (ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns);
 }
 
 bool gp_step_over(const struct gp_board *f, const struct tenant_slot *t,
