@@ -125,13 +125,13 @@ bool gpc_spin_await(bool (*is_over)(const void *what), const void *what,
     enum seen seen = SEEN_NOTHING;
     if (l.always)
         seen = look_until(t, &l, l.begin + ALWAYS_MOST_NS);
-    else if (gp_spin_spares() && gpc_spin_may(call->route.context))
+    else if (is_over && gp_spin_spares() && gpc_spin_may(call->route.context))
         while (seen == SEEN_NOTHING)
             seen = look_next(t, &l);
     if (seen == SEEN_NOTHING)
         gpc_call_await(call);
     int64_t took = gp_clock_ns() - l.begin;
-    if (took > gp_spin_limit_ns())
+    if (is_over && took > gp_spin_limit_ns())
         gp_usual_learn(&t->waits, (uint64_t)took);
     return seen == SEEN_OVER;
 }

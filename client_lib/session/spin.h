@@ -18,8 +18,10 @@ bool gpc_spin(bool (*is_over)(const void *what), const void *what, const struct 
 void gpc_spin_waited(uint64_t waited_ns);
 /* A wait that is longer than that: sleep until the call is answered, but around the times that such
  * waits of this thread took lately look, if there are processors to spare. What sleeps is woken late,
- * and the worker, too, sleeps. True: it is over; false: the call is answered, or lost. `is_over` may
- * be NULL. */
+ * and the worker, too, sleeps. True: it is over; false: the call is answered, or lost.
+ *
+ * `is_over` is NULL where nothing but the answer tells: for that only a program looks that has asked
+ * to spin. To ask the kernel again and again is in the way of those that send and receive. */
 bool gpc_spin_await(bool (*is_over)(const void *what), const void *what,
                     const struct gpc_call *call);
 

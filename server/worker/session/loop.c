@@ -29,7 +29,7 @@
 #define SPIN_NS 50000u
 #define SLEEP_PART 40u
 #define SLEEP_MAX_US 250
-#define SLEEP_CLOSE_US 5
+#define SLEEP_CLOSE_US 10
 #define IDLE_US 200000
 /* So many messages are handled for one look at the clock: it takes as long as a good part of one. */
 #define AT_ONCE 4
