@@ -84,7 +84,9 @@ static int sealed_send(struct gp_channel *ch, int64_t deadline)
 static int bytes_seal(struct gp_channel *ch, const void *from, size_t size, int64_t deadline)
 {
     int rc = sealed_send(ch, deadline);
-    return rc ? rc : tcp_tls_seal(ch->tls, from, size);
+    if (rc)
+        return rc;
+    return tcp_tls_seal(ch->tls, from, size) == (ssize_t)size ? 0 : -EPROTO;
 }
 
 /* What the socket does not take until the deadline stays. */

@@ -6,7 +6,8 @@
  *   tcp_socket.c   its socket: options, waiting, whether it is still ours, silence
  *   tcp_keeper.c   the thread that sends what was gathered in time
  *   tcp_frames.c   messages in what a stream brings
- *   tcp_tls.c      TLS 1.3 over a socket
+ *   tcp_tls.c      TLS 1.3 over a socket: the handshake, and buffers
+ *   tcp_seal.c     its records behind that
  *   tcp_guest.c    letting in who has knocked
  *   tcp_listen.c   listening and accepting, behind the door (door.h)
  *   tcp_connect.c  addresses, and connecting

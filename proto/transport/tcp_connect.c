@@ -111,7 +111,9 @@ int tcp_greet(const struct door_knocked *k, const unsigned char *word, bool encr
     if (!encrypts)
         return greet_plain(k, word, deadline, lanes_word);
     int rc = greet_tls(k->fd, word, deadline, tls);
-    return rc ? rc : tcp_tls_word(*tls, lanes_word, DOOR_WORD_BYTES);
+    if (rc == 0)
+        tcp_tls_word(*tls, lanes_word);
+    return rc;
 }
 
 static int attempt_once(struct attempt *a, struct gp_channel **out)

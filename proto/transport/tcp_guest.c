@@ -43,12 +43,15 @@ int tcp_guest_step(struct tcp_guest *g)
     return -EAGAIN;
 }
 
-int tcp_guest_word(const struct tcp_guest *g, unsigned char word[DOOR_WORD_BYTES])
+_Static_assert(TLS_WORD_BYTES == DOOR_WORD_BYTES, "a door's word is what TLS has for it");
+
+void tcp_guest_word(const struct tcp_guest *g, unsigned char word[DOOR_WORD_BYTES])
 {
     if (g->tls)
-        return tcp_tls_word(g->tls, word, DOOR_WORD_BYTES);
-    door_lanes_word(door_word(g->entry.door), door_guest_nonce(g->entry.door), g->entry.body, word);
-    return 0;
+        tcp_tls_word(g->tls, word);
+    else
+        door_lanes_word(door_word(g->entry.door), door_guest_nonce(g->entry.door), g->entry.body,
+                        word);
 }
 
 void tcp_guest_taken(struct tcp_guest *g)

@@ -16,8 +16,8 @@ void tcp_guest_init(struct tcp_guest *g, struct door *door, bool encrypts);
 /* 0 somebody is in: `entry.fd` and `tls` may be taken. -EAGAIN not yet, or not this one: whoever is no
  * client of ours is shown out. */
 int tcp_guest_step(struct tcp_guest *g);
-/* A word for further connections of the one who is in, which only he can know: 0 or -EIO. */
-int tcp_guest_word(const struct tcp_guest *g, unsigned char word[DOOR_WORD_BYTES]);
+/* A word for further connections of the one who is in, which only he can know. */
+void tcp_guest_word(const struct tcp_guest *g, unsigned char word[DOOR_WORD_BYTES]);
 /* Its connection and `tls` have another owner now. */
 void tcp_guest_taken(struct tcp_guest *g);
 void tcp_guest_drop(struct tcp_guest *g);

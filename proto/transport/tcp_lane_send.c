@@ -51,35 +51,19 @@ static int sealed_write(struct tcp_lane *lane, bool relieves)
     return rc;
 }
 
-static int bytes_write_sealed(struct tcp_lane *lane, const char *from, size_t size, bool relieves)
+/* The opening is a record of its own, as it is read for itself; what follows is cut where the
+ * program's pieces begin, which is where a peer that has them land does. */
+static int list_write_sealed(struct tcp_lane *lane, struct iovec *list, int count, bool relieves)
 {
-    int rc = 0;
-    while (rc == 0 && size > 0) {
-        size_t n = size < TLS_CHUNK ? size : TLS_CHUNK;
-        rc = sealed_write(lane, relieves);
-        if (rc == 0)
-            rc = tcp_tls_seal(lane->tls, from, n);
-        from += n;
-        size -= n;
+    while (count > 0) {
+        ssize_t n = tcp_tls_seal(lane->tls, list->iov_base, list->iov_len);
+        int rc = n < 0 ? (int)n : n == 0 ? sealed_write(lane, relieves) : 0;
+        if (rc)
+            return rc;
+        if (n > 0)
+            tcp_list_advance(&list, &count, (size_t)n);
     }
-    return rc;
-}
-
-static int list_write_sealed(struct tcp_lane *lane, struct lanes_piece *p, bool relieves)
-{
-    /* The head goes with what follows it. */
-    int rc = tcp_tls_seal(lane->tls, p->list[0].iov_base, p->list[0].iov_len);
-    size_t first = TLS_CHUNK - p->list[0].iov_len;
-    if (first > p->list[1].iov_len)
-        first = p->list[1].iov_len;
-    if (rc == 0)
-        rc = tcp_tls_seal(lane->tls, p->list[1].iov_base, first);
-    for (int i = 1; rc == 0 && i < p->count; i++) {
-        size_t gone = i == 1 ? first : 0;
-        rc = bytes_write_sealed(lane, (const char *)p->list[i].iov_base + gone,
-                                p->list[i].iov_len - gone, relieves);
-    }
-    return rc ? rc : sealed_write(lane, relieves);
+    return sealed_write(lane, relieves);
 }
 
 /* The lane's piece of the message that is next; nothing more is sent once one has failed. */
@@ -90,7 +74,7 @@ static void piece_write(struct tcp_lane *lane, bool relieves)
     struct lanes_piece *p = &l->handed[number % LANES_AHEAD].piece[lane->number];
     int none = 0, rc = l->send_rc;
     if (rc == 0)
-        rc = lane->tls ? list_write_sealed(lane, p, relieves)
+        rc = lane->tls ? list_write_sealed(lane, p->list, p->count, relieves)
                        : list_write(lane, p->list, p->count, relieves);
     if (rc && atomic_compare_exchange_strong(&l->send_rc, &none, rc))
         tcp_channel_kill(l->channel, rc == -EBADF || rc == -EPROTO ? rc : -EPIPE);

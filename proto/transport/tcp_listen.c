@@ -97,13 +97,13 @@ static int guest_let_in(struct gp_listener *l, struct gp_channel **out)
     unsigned char word[DOOR_WORD_BYTES];
     if (tcp_guest_step(g) != 0)
         return -EAGAIN;
-    bool lanes = l->lanes > 1 && tcp_guest_word(g, word) == 0;
+    tcp_guest_word(g, word);
     if (tcp_channel_new(g->entry.fd, g->tls, &l->silence, true, out) != 0) {
         tcp_guest_drop(g);
         return -EAGAIN;
     }
     tcp_guest_taken(g);
-    door_pass_on(l, *out, lanes ? word : NULL);
+    door_pass_on(l, *out, l->lanes > 1 ? word : NULL);
     explicit_bzero(word, sizeof word);
     return 0;
 }

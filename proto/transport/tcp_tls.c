@@ -10,7 +10,10 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-/* Sealed bytes of a chunk, with what a handshake or a change of keys adds. */
+#include "transport/hex.h"
+#include "transport/tcp_seal.h"
+
+/* Sealed bytes of a chunk, with what records and a change of keys add, and a piece's opening. */
 #define SEALED_ROOM (TLS_CHUNK + ((size_t)8 << 10))
 #define OPENING_ROOM ((size_t)128 << 10)
 /* Of a handshake, no honest peer needs more. */
@@ -20,20 +23,34 @@
  * bits, so nothing is lost. */
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
 
+/* What all connections of the process have in common, for as long as it lives: threads keep
+ * generators of random numbers in the library context. */
+static struct {
+    pthread_once_t once;
+    OSSL_LIB_CTX *library;
+    SSL_CTX *context;
+    BIO_METHOD *method;
+} common = {.once = PTHREAD_ONCE_INIT};
+
 struct bytes {
     unsigned char *at;
     size_t begin, end, room;
 };
 
 struct tcp_tls {
-    pthread_mutex_t lock;
-    SSL *ssl;
+    SSL *ssl; /* NULL: the handshake is over */
     unsigned char key[TLS_KEY_BYTES];
-    bool shaken;
-    bool writing; /* a sender is here: what OpenSSL writes is for `out` */
+    bool accepts;
     size_t shake_bytes;
-    uint64_t sealed_bytes; /* under the key of now */
-    struct bytes in, out;  /* of the socket's side; `out` is the sender's between calls */
+    unsigned char client_secret[SEAL_SECRET_BYTES], server_secret[SEAL_SECRET_BYTES];
+    bool client_known, server_known;
+    unsigned char word[TLS_WORD_BYTES];
+
+    /* The sender's, and the receiver's: between them is nothing. */
+    struct bytes out;
+    struct seal seals;
+    struct bytes in;
+    struct seal opens;
 };
 
 /* --- the socket's side, as OpenSSL sees it -------------------------------------------- */
@@ -42,8 +59,7 @@ static int bio_write(BIO *bio, const char *from, int size)
 {
     struct tcp_tls *t = BIO_get_data(bio);
     struct bytes *out = &t->out;
-    /* A receiver has nothing to say: no alert, and no change of keys that a peer asks for. */
-    if (!t->writing || size <= 0 || (size_t)size > out->room - out->end)
+    if (size <= 0 || (size_t)size > out->room - out->end)
         return -1;
     memcpy(out->at + out->end, from, (size_t)size);
     out->end += (size_t)size;
@@ -130,6 +146,73 @@ static int key_find(SSL *ssl, const unsigned char *id, size_t id_size, SSL_SESSI
     return *session != NULL;
 }
 
+/* --- what a handshake leaves -------------------------------------------------------------- */
+
+/* "NAME NONCE SECRET", as for a file of keys: `line` behind the name. */
+static bool secret_read(const char *line, const char *name, unsigned char *secret)
+{
+    size_t length = strlen(name);
+    const char *hex = strrchr(line, ' ');
+    return strncmp(line, name, length) == 0 && line[length] == ' ' &&
+           gp_hex_read(hex + 1, secret, SEAL_SECRET_BYTES) == 0;
+}
+
+/* The only way to them that OpenSSL has; nobody else sees the line. */
+static void secret_note(const SSL *ssl, const char *line)
+{
+    struct tcp_tls *t = SSL_get_app_data(ssl);
+    if (secret_read(line, "CLIENT_TRAFFIC_SECRET_0", t->client_secret))
+        t->client_known = true;
+    if (secret_read(line, "SERVER_TRAFFIC_SECRET_0", t->server_secret))
+        t->server_known = true;
+}
+
+static int word_make(struct tcp_tls *t)
+{
+    static const char label[] = "EXPERIMENTAL gpupool lanes";
+    return SSL_export_keying_material(t->ssl, t->word, sizeof t->word, label, sizeof label - 1,
+                                      NULL, 0, 0) == 1
+               ? 0
+               : -EPROTO;
+}
+
+static void secrets_wipe(struct tcp_tls *t)
+{
+    explicit_bzero(t->key, sizeof t->key);
+    explicit_bzero(t->client_secret, sizeof t->client_secret);
+    explicit_bzero(t->server_secret, sizeof t->server_secret);
+}
+
+static const char *cipher_name(const SSL *ssl)
+{
+    bool aes = SSL_CIPHER_get_id(SSL_get_current_cipher(ssl)) == TLS1_3_CK_AES_128_GCM_SHA256;
+    return aes ? "AES-128-GCM" : "ChaCha20-Poly1305";
+}
+
+/* Both sides' keys are set, and OpenSSL has no part in what follows. It takes no more from its
+ * side of the socket than the record that it reads: what lies behind is for us. */
+static int shaken(struct tcp_tls *t)
+{
+    const char *cipher = cipher_name(t->ssl);
+    /* There is no way in without the key, and this says so once more. */
+    bool right = SSL_session_reused(t->ssl) && SSL_version(t->ssl) == TLS1_3_VERSION &&
+                 SSL_has_pending(t->ssl) == 0 && t->client_known && t->server_known;
+    int rc = right ? word_make(t) : -EPROTO;
+    const unsigned char *ours = t->accepts ? t->server_secret : t->client_secret;
+    const unsigned char *theirs = t->accepts ? t->client_secret : t->server_secret;
+    if (rc == 0)
+        rc = seal_begin(&t->seals, common.library, cipher, ours, false);
+    if (rc == 0)
+        rc = seal_begin(&t->opens, common.library, cipher, theirs, true);
+    ERR_clear_error();
+    if (rc)
+        return rc;
+    secrets_wipe(t);
+    SSL_free(t->ssl);
+    t->ssl = NULL;
+    return 0;
+}
+
 /* --- life ------------------------------------------------------------------------------ */
 
 static int context_set(SSL_CTX *c)
@@ -138,6 +221,8 @@ static int context_set(SSL_CTX *c)
     SSL_CTX_set_verify(c, SSL_VERIFY_PEER, NULL); /* and nobody is trusted: the key alone */
     SSL_CTX_set_psk_use_session_callback(c, key_show);
     SSL_CTX_set_psk_find_session_callback(c, key_find);
+    SSL_CTX_set_keylog_callback(c, secret_note);
+    SSL_CTX_set_read_ahead(c, 0);
     return SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) &&
            SSL_CTX_set_ciphersuites(c, SUITES) && SSL_CTX_set1_groups_list(c, "X25519:P-256") &&
            SSL_CTX_set_num_tickets(c, 0);
@@ -149,15 +234,6 @@ static bool bytes_make(struct bytes *b, size_t room)
     b->at = malloc(room);
     return b->at != NULL;
 }
-
-/* What all connections of the process have in common, for as long as it lives: threads keep
- * generators of random numbers in the library context. */
-static struct {
-    pthread_once_t once;
-    OSSL_LIB_CTX *library;
-    SSL_CTX *context;
-    BIO_METHOD *method;
-} common = {.once = PTHREAD_ONCE_INIT};
 
 static void common_make(void)
 {
@@ -172,7 +248,7 @@ static void common_make(void)
         SSL_CTX_free(c);
 }
 
-static int tls_open(struct tcp_tls *t, bool accepts)
+static int tls_open(struct tcp_tls *t)
 {
     pthread_once(&common.once, common_make);
     if (!common.context || !common.method)
@@ -186,9 +262,9 @@ static int tls_open(struct tcp_tls *t, bool accepts)
     BIO_set_data(bio, t);
     SSL_set_bio(t->ssl, bio, bio);
     SSL_set_app_data(t->ssl, t);
-    if (accepts && !SSL_set_session_id_context(t->ssl, (const void *)IDENTITY, strlen(IDENTITY)))
+    if (t->accepts && !SSL_set_session_id_context(t->ssl, (const void *)IDENTITY, strlen(IDENTITY)))
         return -ENOMEM;
-    if (accepts)
+    if (t->accepts)
         SSL_set_accept_state(t->ssl);
     else
         SSL_set_connect_state(t->ssl);
@@ -200,9 +276,9 @@ int tcp_tls_new(const unsigned char key[TLS_KEY_BYTES], bool accepts, struct tcp
     struct tcp_tls *t = calloc(1, sizeof *t);
     if (!t)
         return -ENOMEM;
-    pthread_mutex_init(&t->lock, NULL);
+    t->accepts = accepts;
     memcpy(t->key, key, sizeof t->key);
-    int rc = tls_open(t, accepts);
+    int rc = tls_open(t);
     ERR_clear_error();
     if (rc) {
         tcp_tls_free(t);
@@ -217,10 +293,11 @@ void tcp_tls_free(struct tcp_tls *t)
     if (!t)
         return;
     SSL_free(t->ssl);
-    pthread_mutex_destroy(&t->lock);
+    seal_end(&t->seals);
+    seal_end(&t->opens);
     free(t->in.at);
     free(t->out.at);
-    explicit_bzero(t->key, sizeof t->key);
+    explicit_bzero(t, sizeof *t);
     free(t);
 }
 
@@ -237,17 +314,8 @@ static int ssl_result(struct tcp_tls *t, int result)
 int tcp_tls_shake(struct tcp_tls *t)
 {
     ERR_clear_error();
-    t->writing = true;
     int rc = ssl_result(t, SSL_do_handshake(t->ssl));
-    t->writing = false;
-    if (rc)
-        return rc;
-    /* There is no way in without the key, and this says so once more. */
-    if (!SSL_session_reused(t->ssl) || SSL_version(t->ssl) != TLS1_3_VERSION)
-        return -EPROTO;
-    explicit_bzero(t->key, sizeof t->key);
-    t->shaken = true;
-    return 0;
+    return rc ? rc : shaken(t);
 }
 
 /* What a handshake has to say is little, and the first that is sent there: it fits. */
@@ -278,13 +346,9 @@ int tcp_tls_pump(struct tcp_tls *t, int fd)
     }
 }
 
-int tcp_tls_word(struct tcp_tls *t, unsigned char *word, size_t size)
+void tcp_tls_word(const struct tcp_tls *t, unsigned char word[TLS_WORD_BYTES])
 {
-    static const char label[] = "EXPERIMENTAL gpupool lanes";
-    ERR_clear_error();
-    int ok = SSL_export_keying_material(t->ssl, word, size, label, sizeof label - 1, NULL, 0, 0);
-    ERR_clear_error();
-    return ok == 1 ? 0 : -EIO;
+    memcpy(word, t->word, TLS_WORD_BYTES);
 }
 
 /* --- receiving ---------------------------------------------------------------------------- */
@@ -299,53 +363,39 @@ void *tcp_tls_space(struct tcp_tls *t, size_t *room)
     }
     /* A peer that is done shaking hands may send on at once: what comes behind it stays for
      * later, and counts for nothing once it is over. */
-    *room = t->shaken ? in->room - in->end : SHAKE_MOST - t->shake_bytes;
+    *room = !t->ssl ? in->room - in->end : SHAKE_MOST - t->shake_bytes;
     return in->at + in->end;
 }
 
 void tcp_tls_filled(struct tcp_tls *t, size_t size)
 {
     t->in.end += size;
-    if (!t->shaken)
+    if (t->ssl)
         t->shake_bytes += size;
 }
 
 ssize_t tcp_tls_open(struct tcp_tls *t, void *to, size_t size)
 {
-    size_t got = 0;
-    int rc = 0;
-    pthread_mutex_lock(&t->lock);
-    ERR_clear_error();
-    while (rc == 0 && got < size) {
-        size_t n = 0;
-        rc = ssl_result(t, SSL_read_ex(t->ssl, (char *)to + got, size - got, &n));
-        got += n;
-    }
-    pthread_mutex_unlock(&t->lock);
-    if (rc == -EPROTO)
-        return rc;
-    return got ? (ssize_t)got : -EAGAIN;
+    struct bytes *in = &t->in;
+    size_t used;
+    ssize_t n = seal_read(&t->opens, in->at + in->begin, in->end - in->begin, &used, to, size);
+    in->begin += used;
+    if (in->begin == in->end)
+        in->begin = in->end = 0;
+    return n;
 }
 
 /* --- sending ------------------------------------------------------------------------------ */
 
-int tcp_tls_seal(struct tcp_tls *t, const void *from, size_t size)
+ssize_t tcp_tls_seal(struct tcp_tls *t, const void *from, size_t size)
 {
-    size_t n = 0;
-    int rc = 0;
-    pthread_mutex_lock(&t->lock);
-    ERR_clear_error();
-    t->writing = true;
-    t->sealed_bytes += size;
-    if (t->sealed_bytes > TLS_REKEY_BYTES) {
-        t->sealed_bytes = size;
-        rc = ssl_result(t, SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED));
-    }
-    if (rc == 0)
-        rc = ssl_result(t, SSL_write_ex(t->ssl, from, size, &n));
-    t->writing = false;
-    pthread_mutex_unlock(&t->lock);
-    return rc == 0 && n == size ? 0 : -EPROTO;
+    struct bytes *out = &t->out;
+    size_t taken;
+    ssize_t n = seal_write(&t->seals, from, size, out->at + out->end, out->room - out->end, &taken);
+    if (n < 0)
+        return n;
+    out->end += (size_t)n;
+    return (ssize_t)taken;
 }
 
 struct iovec tcp_tls_sealed(const struct tcp_tls *t)

@@ -63,6 +63,6 @@ else()
   find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
 endif()
 gp_add_plugin(tcp connect frames guest keeper lane_keep lane_land lane_open lane_read
-  lane_send lanes listen receive socket stripe tls)
+  lane_send lanes listen receive seal socket stripe tls)
 target_link_libraries(gpupool_tcp_parts PRIVATE OpenSSL::SSL OpenSSL::Crypto)
 target_link_libraries(gpupool_tcp PRIVATE OpenSSL::SSL OpenSSL::Crypto)
