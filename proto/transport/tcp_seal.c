@@ -240,10 +240,8 @@ static int rest_fill(struct seal *s, const unsigned char *at, size_t inner)
         return -EPROTO;
     unsigned char type = s->rest[--end];
     s->number++;
-    if (end == 0 || type != SEAL_DATA) {
-        if (++s->idle > SEAL_IDLE_MOST)
-            return -EPROTO;
-    }
+    if ((end == 0 || type != SEAL_DATA) && ++s->idle > SEAL_IDLE_MOST)
+        return -EPROTO;
     if (type == SEAL_HANDSHAKE && is_key_update(s->rest, end))
         return key_change(s);
     if (type != SEAL_DATA)
@@ -295,8 +293,11 @@ ssize_t seal_read(struct seal *s, const unsigned char *from, size_t size, size_t
     ERR_set_mark();
     while (rc == 0 && got < room && (rc = header_read(from + *used, size - *used, &inner)) == 0) {
         ssize_t n = next_read(s, from + *used, inner, (char *)to + got, room - got);
-        rc = n < 0 ? (int)n : 0;
-        got += n > 0 ? (size_t)n : 0;
+        if (n < 0) {
+            rc = (int)n;
+            break;
+        }
+        got += (size_t)n;
         *used += SEAL_HEADER_BYTES + inner + SEAL_TAG_BYTES;
     }
     ERR_pop_to_mark();

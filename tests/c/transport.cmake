@@ -77,6 +77,16 @@ foreach(name keep land lanes lane_peers lent)
     TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)
 endforeach()
 
+# Records of TLS without a socket, and against OpenSSL's own.
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
+foreach(name seal stock)
+  add_executable(test_transport_tcp_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_tcp_${name}.c)
+  target_link_libraries(test_transport_tcp_${name} PRIVATE gpupool_tcp_parts gp_transport_suite
+    OpenSSL::SSL OpenSSL::Crypto)
+  add_test(NAME transport_tcp_${name} COMMAND test_transport_tcp_${name})
+  set_tests_properties(transport_tcp_${name} PROPERTIES TIMEOUT 300)
+endforeach()
+
 # Round trips and bulk beside bare sockets: bench/run.py's section "sockets".
 add_executable(bench_sockets EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/sockets.c)
 target_link_libraries(bench_sockets PRIVATE gp_transport)
