@@ -1,7 +1,6 @@
 #include "transport/tcp_seal.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <openssl/err.h>
@@ -41,7 +40,7 @@ static int key_set(struct seal *s)
     int rc = size <= sizeof key ? label_expand(s, "key", key, size) : -ENOTSUP;
     if (rc == 0)
         rc = label_expand(s, "iv", s->nonce, sizeof s->nonce);
-    if (rc == 0 && !EVP_CipherInit_ex2(s->cipher, NULL, key, NULL, !s->opens, NULL))
+    if (rc == 0 && !EVP_CipherInit_ex2(s->cipher, NULL, key, NULL, s->rest == NULL, NULL))
         rc = -ENOTSUP;
     explicit_bzero(key, sizeof key);
     s->number = s->bytes = 0;
@@ -65,20 +64,18 @@ static int seal_make(struct seal *s, const char *name)
 {
     EVP_CIPHER *cipher = EVP_CIPHER_fetch(s->library, name, NULL);
     s->cipher = EVP_CIPHER_CTX_new();
-    if (s->opens)
-        s->rest = malloc(SEAL_CONTENT_MOST + 1);
-    int rc = s->cipher && (s->rest || !s->opens) ? 0 : -ENOMEM;
+    int rc = s->cipher ? 0 : -ENOMEM;
     if (rc == 0 && (!cipher || EVP_CIPHER_get_iv_length(cipher) != SEAL_NONCE_BYTES ||
-                    !EVP_CipherInit_ex2(s->cipher, cipher, NULL, NULL, !s->opens, NULL)))
+                    !EVP_CipherInit_ex2(s->cipher, cipher, NULL, NULL, s->rest == NULL, NULL)))
         rc = -ENOTSUP;
     EVP_CIPHER_free(cipher);
     return rc ? rc : key_set(s);
 }
 
 int seal_begin(struct seal *s, OSSL_LIB_CTX *library, const char *cipher,
-               const unsigned char secret[SEAL_SECRET_BYTES], bool opens)
+               const unsigned char secret[SEAL_SECRET_BYTES], unsigned char *rest)
 {
-    *s = (struct seal){.library = library, .opens = opens};
+    *s = (struct seal){.library = library, .rest = rest};
     memcpy(s->secret, secret, sizeof s->secret);
     ERR_set_mark();
     int rc = seal_make(s, cipher);
@@ -89,9 +86,6 @@ int seal_begin(struct seal *s, OSSL_LIB_CTX *library, const char *cipher,
 void seal_end(struct seal *s)
 {
     EVP_CIPHER_CTX_free(s->cipher);
-    if (s->rest)
-        explicit_bzero(s->rest, SEAL_CONTENT_MOST + 1);
-    free(s->rest);
     explicit_bzero(s, sizeof *s);
 }
 

@@ -28,6 +28,7 @@
 #define SEAL_CONTENT_MOST ((size_t)16 << 10)
 #define SEAL_BESIDE ((size_t)SEAL_HEADER_BYTES + 1 + SEAL_TAG_BYTES)
 #define SEAL_RECORD_MOST (SEAL_CONTENT_MOST + SEAL_BESIDE)
+#define SEAL_REST_BYTES (SEAL_CONTENT_MOST + 1)
 /* A direction's key is changed when so much has gone: far below what AES-GCM allows. */
 #define SEAL_REKEY_BYTES ((uint64_t)256 << 20)
 /* Records in a row that may bring nothing. */
@@ -38,21 +39,21 @@ enum seal_type { SEAL_ALERT = 21, SEAL_HANDSHAKE = 22, SEAL_DATA = 23 };
 struct seal {
     OSSL_LIB_CTX *library;
     EVP_CIPHER_CTX *cipher;
-    bool opens;
     unsigned char secret[SEAL_SECRET_BYTES], nonce[SEAL_NONCE_BYTES];
     uint64_t number; /* of the record that is next under this key */
     uint64_t bytes;  /* sealed under it */
     unsigned idle;   /* records in a row that brought nothing */
     bool broken;     /* something has failed: nothing is done any more */
 
-    /* Of a record that was longer than what it was wanted for. */
-    unsigned char *rest; /* only of one that opens */
+    /* Of a record that was longer than what it was wanted for, or was not data alone. */
+    unsigned char *rest; /* SEAL_REST_BYTES; NULL: it seals */
     size_t rest_at, rest_end;
 };
 
-/* `cipher` is OpenSSL's name. -ENOMEM, -ENOTSUP; seal_end is right behind either. */
+/* `cipher` is OpenSSL's name. What opens is given SEAL_REST_BYTES of memory for itself, what seals
+ * NULL. -ENOMEM, -ENOTSUP; seal_end is right behind either. */
 int seal_begin(struct seal *s, OSSL_LIB_CTX *library, const char *cipher,
-               const unsigned char secret[SEAL_SECRET_BYTES], bool opens);
+               const unsigned char secret[SEAL_SECRET_BYTES], unsigned char *rest);
 void seal_end(struct seal *s);
 
 /* Make records of at most `size` bytes in `room`, and say in `*taken` how many these were: all if

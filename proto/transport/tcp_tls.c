@@ -51,6 +51,7 @@ struct tcp_tls {
     struct seal seals;
     struct bytes in;
     struct seal opens;
+    unsigned char *memory; /* of both, and of what opens */
 };
 
 /* --- the socket's side, as OpenSSL sees it -------------------------------------------- */
@@ -201,9 +202,9 @@ static int shaken(struct tcp_tls *t)
     const unsigned char *ours = t->accepts ? t->server_secret : t->client_secret;
     const unsigned char *theirs = t->accepts ? t->client_secret : t->server_secret;
     if (rc == 0)
-        rc = seal_begin(&t->seals, common.library, cipher, ours, false);
+        rc = seal_begin(&t->seals, common.library, cipher, ours, NULL);
     if (rc == 0)
-        rc = seal_begin(&t->opens, common.library, cipher, theirs, true);
+        rc = seal_begin(&t->opens, common.library, cipher, theirs, t->memory);
     ERR_clear_error();
     if (rc)
         return rc;
@@ -228,11 +229,15 @@ static int context_set(SSL_CTX *c)
            SSL_CTX_set_num_tickets(c, 0);
 }
 
-static bool bytes_make(struct bytes *b, size_t room)
+/* In one piece, which the system takes back whole and of which what is never used costs nothing. */
+static bool memory_make(struct tcp_tls *t)
 {
-    b->room = room;
-    b->at = malloc(room);
-    return b->at != NULL;
+    t->memory = malloc(SEAL_REST_BYTES + SEALED_ROOM + OPENING_ROOM);
+    if (!t->memory)
+        return false;
+    t->out = (struct bytes){.at = t->memory + SEAL_REST_BYTES, .room = SEALED_ROOM};
+    t->in = (struct bytes){.at = t->out.at + SEALED_ROOM, .room = OPENING_ROOM};
+    return true;
 }
 
 static void common_make(void)
@@ -255,7 +260,7 @@ static int tls_open(struct tcp_tls *t)
         return -ENOTSUP;
     t->ssl = SSL_new(common.context);
     BIO *bio = BIO_new(common.method);
-    if (!t->ssl || !bio || !bytes_make(&t->in, OPENING_ROOM) || !bytes_make(&t->out, SEALED_ROOM)) {
+    if (!t->ssl || !bio || !memory_make(t)) {
         BIO_free(bio);
         return -ENOMEM;
     }
@@ -295,8 +300,7 @@ void tcp_tls_free(struct tcp_tls *t)
     SSL_free(t->ssl);
     seal_end(&t->seals);
     seal_end(&t->opens);
-    free(t->in.at);
-    free(t->out.at);
+    free(t->memory);
     explicit_bzero(t, sizeof *t);
     free(t);
 }

@@ -319,6 +319,32 @@ static void test_a_lane_that_ends(void **state)
     }
 }
 
+/* Who is between both ends writes what looks like a record: nothing of it is a message's. */
+static void test_a_forged_record_on_a_lane(void **state)
+{
+    (void)state;
+    static const unsigned char forged[5 + 40] = {23, 3, 3, 0, 40};
+    for (int i = 0; i < 2; i++) {
+        struct ends e;
+        int lanes[STRIPE_LANES_MAX], rc;
+        const void *message;
+        size_t size;
+        lanes_open(&e, "tls://", lanes, 4);
+        if (i == 1) /* while nothing is due, or behind something */
+            assert_int_equal(send_numbered(e.client, 0, STRIPE_LEAST, 0), 0);
+        assert_int_equal(send(lanes[2], forged, sizeof forged, MSG_NOSIGNAL), sizeof forged);
+        (void)send_numbered(e.client, 1, STRIPE_LEAST, 0);
+        int come = 0;
+        while ((rc = tp->recv(e.worker, PATIENCE_US, &message, &size)) == 0) {
+            assert_true(message_is(message, (uint64_t)come++, size));
+            tp->release(e.worker);
+        }
+        assert_true(come <= i);
+        assert_int_equal(rc, -EPROTO);
+        ends_close(&e);
+    }
+}
+
 /* Nobody listens any more once all lanes are in. */
 static void test_the_port_is_shut_behind_the_lanes(void **state)
 {
@@ -417,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_what_was_sent_arrives),
         cmocka_unit_test(test_polling_takes_whole_messages),
         cmocka_unit_test(test_a_lane_that_ends),
+        cmocka_unit_test(test_a_forged_record_on_a_lane),
         cmocka_unit_test(test_the_port_is_shut_behind_the_lanes),
         cmocka_unit_test(test_a_lane_s_descriptor_is_closed),
         cmocka_unit_test(test_the_less_of_two_settings),

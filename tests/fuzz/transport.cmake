@@ -7,7 +7,7 @@ gp_fuzz_target(zmq_address gpupool_zmq_parts gp_transport ${GPUPOOL_ZMQ_LIBRARY}
 gp_fuzz_target(shm_socket gp_transport)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
 # Our own TCP: what a stream brings, and what is said at the door.
-foreach(name tcp_frames tcp_greet tcp_stripe)
+foreach(name tcp_frames tcp_greet tcp_seal tcp_stripe)
   gp_fuzz_target(${name} gpupool_tcp_parts gp_transport OpenSSL::SSL OpenSSL::Crypto)
 endforeach()
 # Who comes, comes by no network; a thread that would send nothing is not made; and a channel's
