@@ -19,7 +19,8 @@ bool gpw_image_store_wants(const struct gpw_session *s, uint64_t total);
 /* A file for an image on its way, that ends with the last of its descriptors; -1: none. */
 int gpw_image_store_file(uint64_t size);
 
-/* A descriptor of the image's file and its size, or -1. It is to be read by pread. */
+/* A descriptor of the image's file and its size, or -1. It may be mapped, and is
+ * to be read by pread. */
 int gpw_image_store_find(struct gpw_session *s, const uint8_t *hash, uint64_t *total);
 /* It was loaded: the server is to keep it for longer. */
 void gpw_image_store_used(struct gpw_session *s, const uint8_t *hash);

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "budget.h"
@@ -10,6 +9,7 @@
 #include "function.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "image_bytes.h"
 #include "image_look.h"
 #include "image_store.h"
 #include "jit_options.h"
@@ -105,39 +105,13 @@ static struct gpw_image **image_find(struct gpw_modules *m, const uint8_t *hash)
     return at;
 }
 
-static void bytes_free(struct gpw_image *image)
-{
-    if (image->file >= 0)
-        munmap(image->bytes, (size_t)image->total + 1);
-    else
-        free(image->bytes);
-}
-
-/* An image that may be kept lies in a file, which is handed on without a copy. */
-static bool bytes_new(const struct gpw_session *s, struct gpw_image *image, bool keep)
-{
-    size_t size = (size_t)image->total + 1;
-    image->file = keep && gpw_image_store_wants(s, image->total) ? gpw_image_store_file(size) : -1;
-    if (image->file >= 0) {
-        void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, image->file, 0);
-        if (at != MAP_FAILED) {
-            image->bytes = at;
-            return true;
-        }
-        close(image->file);
-        image->file = -1;
-    }
-    image->bytes = malloc(size);
-    return image->bytes != NULL;
-}
-
 /* The image, no longer in the list; its charge stays. */
 static struct gpw_image *image_unlink(struct gpw_session *s, struct gpw_image **at)
 {
     struct gpw_image *image = *at;
     *at = image->next;
     s->modules->pending_bytes -= image->total;
-    bytes_free(image);
+    gpw_image_bytes_free(image);
     return image;
 }
 
@@ -176,9 +150,9 @@ void gpw_modules_close(struct gpw_session *s)
     gpw_functions_forget(s);
 }
 
-/* With `keep`, its bytes may be handed on. */
+/* `stored` has its bytes, -1: they come from the client. */
 static struct gpw_image *image_new(struct gpw_session *s, const uint8_t *hash, uint64_t total,
-                                   bool keep)
+                                   int stored)
 {
     struct gpw_modules *m = s->modules;
     if (total == 0 || total > PENDING_BYTES_MAX - m->pending_bytes) {
@@ -191,13 +165,13 @@ static struct gpw_image *image_new(struct gpw_session *s, const uint8_t *hash, u
     struct gpw_image *image = calloc(1, sizeof *image);
     if (image)
         image->total = total;
-    if (!image || !bytes_new(s, image, keep)) {
+    if (!image ||
+        !(stored >= 0 ? gpw_image_bytes_stored(image, stored) : gpw_image_bytes_new(s, image))) {
         gpw_budget_give(s, GPW_USE_IMAGES, total);
         free(image);
         return NULL;
     }
     memcpy(image->hash, hash, 32);
-    image->bytes[total] = 0; /* linked text may come without its NUL */
     image->next = m->images;
     m->images = image;
     m->pending_bytes += total;
@@ -211,7 +185,7 @@ CUresult gpw_gp_image_put(struct gpw_session *s, const uint8_t *hash, uint64_t t
     if (image && image->received == image->total)
         return CUDA_SUCCESS; /* it is here already */
     if (!image && offset == 0)
-        image = image_new(s, hash, total, true);
+        image = image_new(s, hash, total, -1);
     if (!image) /* refused, or its beginning was: the load finds none, and that is its error */
         return CUDA_SUCCESS;
     if (image->total != total || image->received != offset || bytes > total - offset) {
@@ -235,21 +209,9 @@ static struct gpw_image *image_from_store(struct gpw_session *s, const uint8_t *
     int file = gpw_image_store_find(s, hash, &total);
     if (file < 0)
         return NULL;
-    struct gpw_image *image = image_new(s, hash, total, false);
-    ssize_t n = 1;
-    while (image && n > 0 && image->received < total) {
-        n = pread(file, image->bytes + image->received, (size_t)(total - image->received),
-                  (off_t)image->received);
-        image->received += n > 0 ? (uint64_t)n : 0;
-    }
+    struct gpw_image *image = image_new(s, hash, total, file);
     close(file);
-    if (!image)
-        return NULL;
-    image->stored = true;
-    if (image->received == total)
-        return image;
-    gpw_image_drop(s, hash); /* cut short, or the disk does not read */
-    return NULL;
+    return image;
 }
 
 static enum gp_image_fault image_check(struct gpw_image *image)

@@ -17,8 +17,9 @@ struct gpw_image {
     struct gpw_image *next;
     uint8_t hash[32];
     uint64_t total, received;
-    unsigned char *bytes; /* a NUL is behind them */
-    int file;             /* that they are mapped from, -1: they are in the heap */
+    unsigned char *bytes; /* a NUL is behind them; with `stored` they may not be writable */
+    bool mapped;          /* they are a file's, else in the heap */
+    int file;             /* that is to be handed on with them, -1: none */
     bool stored;          /* not the client's word, but the store's (image_store.h) */
     uint32_t fatbins;     /* what is linked and what is to be; known when it is taken */
 };
