@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sha256.h"
+#include "movers.h"
 
 /* The wrapper, as nvcc lays it into the application. */
 struct wrapper {
@@ -33,7 +33,7 @@ static CUresult ptx_size(const void *text, uint64_t limit, uint64_t *size)
     return CUDA_SUCCESS;
 }
 
-static CUresult piece_describe(const void *image, struct gpc_image_piece *piece)
+static CUresult piece_describe(const void *image, struct gp_image_part *piece)
 {
     uint64_t limit = room_behind(image), size = 0;
     enum gp_image_kind kind = gp_image_sniff(image, limit);
@@ -48,11 +48,11 @@ static CUresult piece_describe(const void *image, struct gpc_image_piece *piece)
         fault = gp_fatbin_check(image, (size_t)size);
     if (fault != GP_IMAGE_SOUND)
         return CUDA_ERROR_INVALID_IMAGE;
-    *piece = (struct gpc_image_piece){.data = image, .size = size, .kind = kind};
+    *piece = (struct gp_image_part){.data = image, .size = size};
     return CUDA_SUCCESS;
 }
 
-static CUresult fatbin_describe(const void *fatbin, struct gpc_image_piece *piece, uint64_t *total)
+static CUresult fatbin_describe(const void *fatbin, struct gp_image_part *piece, uint64_t *total)
 {
     CUresult r = piece_describe(fatbin, piece);
     if (r != CUDA_SUCCESS)
@@ -78,7 +78,7 @@ static CUresult list_describe(const struct wrapper *w, uint32_t prelinked, struc
 {
     if (!w->linked && prelinked == 0)
         return CUDA_ERROR_INVALID_IMAGE;
-    struct gpc_image_piece *list = calloc((size_t)prelinked + 1, sizeof *list);
+    struct gp_image_part *list = calloc((size_t)prelinked + 1, sizeof *list);
     if (!list)
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct gpc_image image = {.count = prelinked + 1, .pieces = list};
@@ -95,7 +95,7 @@ static CUresult list_describe(const struct wrapper *w, uint32_t prelinked, struc
 
 static CUresult one_describe(const void *image, struct gpc_image *out)
 {
-    struct gpc_image_piece piece;
+    struct gp_image_part piece;
     CUresult r = piece_describe(image, &piece);
     if (r != CUDA_SUCCESS)
         return r;
@@ -140,11 +140,32 @@ void gpc_image_release(struct gpc_image *image)
     image->count = 0;
 }
 
-void gpc_image_hash(const struct gpc_image *image, unsigned char hash[32])
+static void work(void *naming)
 {
-    struct gp_sha256 h;
-    gp_sha256_start(&h);
-    for (uint32_t i = 0; i < image->count; i++)
-        gp_sha256_add(&h, image->pieces[i].data, (size_t)image->pieces[i].size);
-    gp_sha256_finish(&h, hash);
+    gp_image_naming_work(naming);
+}
+
+/* Most of the time of a program's first kernels is that of its libraries' images, and nothing else
+ * can happen before they have names. */
+static bool name_with_movers(const struct gpc_image *image, unsigned movers,
+                             unsigned char name[GP_IMAGE_NAME_BYTES])
+{
+    struct gp_image_naming naming;
+    int moves[GPC_MOVERS_MAX];
+    if (!gp_image_naming_begin(&naming, image->pieces, image->count, image->total))
+        return false;
+    for (unsigned i = 0; i < movers; i++)
+        moves[i] = gpc_move_begin_work(work, &naming);
+    gp_image_naming_work(&naming);
+    for (unsigned i = 0; i < movers; i++)
+        gpc_move_finish(moves[i]);
+    gp_image_naming_end(&naming, name);
+    return true;
+}
+
+void gpc_image_name(const struct gpc_image *image, unsigned char name[GP_IMAGE_NAME_BYTES])
+{
+    unsigned movers = image->total > GP_IMAGE_EAGER ? gpc_movers() : 0;
+    if (movers == 0 || !name_with_movers(image, movers, name))
+        gp_image_name(image->pieces, image->count, image->total, name);
 }

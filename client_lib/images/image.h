@@ -13,20 +13,16 @@
 #include <stdint.h>
 
 #include "fatbin.h"
-
-struct gpc_image_piece {
-    const void *data; /* the application's memory: no copy */
-    uint64_t size;    /* bytes; PTX with its NUL */
-    enum gp_image_kind kind;
-};
+#include "image_name.h"
 
 struct gpc_image {
     /* Piece 0 is what is linked already: the whole of a bare image; a fat binary without files
      * where all is left to the driver. Pieces 1… are prelinked, for its linker. */
     uint32_t count;
-    const struct gpc_image_piece *pieces; /* `one` or memory of its own */
-    uint64_t total;                       /* bytes of all pieces */
-    struct gpc_image_piece one;
+    const struct gp_image_part *pieces; /* `one` or memory of its own; of bytes that are the
+                                         * application's, not copied; PTX with its NUL */
+    uint64_t total;                     /* bytes of all pieces */
+    struct gp_image_part one;
 };
 
 /* Reads only what the headers in the image claim as theirs. INVALID_VALUE for a
@@ -36,9 +32,9 @@ struct gpc_image {
 CUresult gpc_image_describe(const void *image, struct gpc_image *out);
 void gpc_image_release(struct gpc_image *image);
 
-/* SHA-256 of the pieces' bytes one after the other: for an image of one piece,
- * of the very bytes that are sent. */
-void gpc_image_hash(const struct gpc_image *image, unsigned char hash[32]);
+/* Of the pieces' bytes one after the other, as they are sent. That of a long image is found out
+ * with the movers (movers.h). */
+void gpc_image_name(const struct gpc_image *image, unsigned char name[GP_IMAGE_NAME_BYTES]);
 
 /* From an image's first piece until it is loaded: the worker drops what it has loaded, so another
  * thread's of the same hash would be sent into it, or be missing. */

@@ -45,7 +45,7 @@ CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image *image
     CUresult r = CUDA_SUCCESS;
     uint64_t sent = 0;
     for (uint32_t i = 0; i < image->count; i++) {
-        const struct gpc_image_piece *piece = &image->pieces[i];
+        const struct gp_image_part *piece = &image->pieces[i];
         for (uint64_t at = 0; r == CUDA_SUCCESS && at < piece->size;) {
             uint64_t left = piece->size - at;
             uint32_t n = left < GP_CHUNK_MAX - 4096 ? (uint32_t)left : GP_CHUNK_MAX - 4096;
@@ -100,7 +100,7 @@ static CUresult load_pieces(const struct gpc_route *on, const struct gpc_load *l
                             const struct gpc_jit_options *options, uint64_t *id)
 {
     unsigned char hash[32];
-    gpc_image_hash(image, hash);
+    gpc_image_name(image, hash);
     bool eager = image->total <= GP_IMAGE_EAGER;
     uint32_t state = GP_IMAGE_MISSING;
     gpc_image_lock(hash);

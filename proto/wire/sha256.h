@@ -1,5 +1,5 @@
 /*
- * SHA-256 (FIPS 180-4), by which images are named on both sides. Whole in this
+ * SHA-256 (FIPS 180-4), of which images' names are made (image_name.h). Whole in this
  * header, so that neither side needs a library for it.
  */
 #ifndef GP_SHA256_H
@@ -75,44 +75,90 @@ static inline void gp_sha256_blocks_plain(uint32_t state[8], const unsigned char
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* The processor's own instructions: four rounds per step, the state as two
- * vectors {a b e f} and {c d g h}, highest lane first. */
-__attribute__((target("sha,sse4.1,ssse3"))) static inline void
-gp_sha256_blocks_native(uint32_t state[8], const unsigned char *p, size_t count)
+#define GP_SHA256_TARGET __attribute__((target("sha,sse4.1,ssse3")))
+
+/* One message in the processor's registers: its state as two vectors {a b e f} and {c d g h}, highest
+ * lane first, and the last 16 words of its schedule. */
+struct gp_sha256_lane {
+    __m128i abef, cdgh, w[4];
+};
+
+GP_SHA256_TARGET static inline struct gp_sha256_lane gp_sha256_lane_load(const uint32_t state[8])
 {
-    const __m128i swap = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
-    __m128i abef = _mm_set_epi32((int)state[0], (int)state[1], (int)state[4], (int)state[5]);
-    __m128i cdgh = _mm_set_epi32((int)state[2], (int)state[3], (int)state[6], (int)state[7]);
+    struct gp_sha256_lane l;
+    memset(&l, 0, sizeof l);
+    l.abef = _mm_set_epi32((int)state[0], (int)state[1], (int)state[4], (int)state[5]);
+    l.cdgh = _mm_set_epi32((int)state[2], (int)state[3], (int)state[6], (int)state[7]);
+    return l;
+}
+
+GP_SHA256_TARGET static inline void gp_sha256_lane_store(const struct gp_sha256_lane *l,
+                                                         uint32_t state[8])
+{
+    uint32_t x[4], y[4];
+    _mm_storeu_si128((__m128i *)(void *)x, l->abef);
+    _mm_storeu_si128((__m128i *)(void *)y, l->cdgh);
+    const uint32_t now[8] = {x[3], x[2], y[3], y[2], x[1], x[0], y[1], y[0]};
+    memcpy(state, now, sizeof now);
+}
+
+/* Rounds 4 i to 4 i + 3 of the block at `p`. */
+GP_SHA256_TARGET static inline __attribute__((always_inline)) void
+gp_sha256_lane_step(struct gp_sha256_lane *l, const unsigned char *p, int i)
+{
+    __m128i m;
+    if (i < 4) {
+        m = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i)),
+                             _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
+    } else {
+        __m128i last = l->w[(i + 3) & 3];
+        m = _mm_sha256msg1_epu32(l->w[i & 3], l->w[(i + 1) & 3]);
+        m = _mm_add_epi32(m, _mm_alignr_epi8(last, l->w[(i + 2) & 3], 4));
+        m = _mm_sha256msg2_epu32(m, last);
+    }
+    l->w[i & 3] = m;
+    m = _mm_add_epi32(m, _mm_loadu_si128((const __m128i *)(const void *)(gp_sha256_k + 4 * i)));
+    l->cdgh = _mm_sha256rnds2_epu32(l->cdgh, l->abef, m);
+    l->abef = _mm_sha256rnds2_epu32(l->abef, l->cdgh, _mm_shuffle_epi32(m, 0x0E));
+}
+
+GP_SHA256_TARGET static inline void gp_sha256_blocks_native(uint32_t state[8],
+                                                            const unsigned char *p, size_t count)
+{
+    struct gp_sha256_lane l = gp_sha256_lane_load(state);
     for (; count > 0; count--, p += 64) {
-        const __m128i abef_before = abef, cdgh_before = cdgh;
-        __m128i w[4];
+        const __m128i abef = l.abef, cdgh = l.cdgh;
 /* else w is indexed in memory, which takes a third more time */
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) {
-            __m128i m;
-            if (i < 4) {
-                m = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i)),
-                                     swap);
-            } else {
-                __m128i last = w[(i + 3) & 3];
-                m = _mm_sha256msg1_epu32(w[i & 3], w[(i + 1) & 3]);
-                m = _mm_add_epi32(m, _mm_alignr_epi8(last, w[(i + 2) & 3], 4));
-                m = _mm_sha256msg2_epu32(m, last);
-            }
-            w[i & 3] = m;
-            m = _mm_add_epi32(
-                m, _mm_loadu_si128((const __m128i *)(const void *)(gp_sha256_k + 4 * i)));
-            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, m);
-            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(m, 0x0E));
-        }
-        abef = _mm_add_epi32(abef, abef_before);
-        cdgh = _mm_add_epi32(cdgh, cdgh_before);
+        for (int i = 0; i < 16; i++)
+            gp_sha256_lane_step(&l, p, i);
+        l.abef = _mm_add_epi32(l.abef, abef);
+        l.cdgh = _mm_add_epi32(l.cdgh, cdgh);
     }
-    uint32_t x[4], y[4];
-    _mm_storeu_si128((__m128i *)(void *)x, abef);
-    _mm_storeu_si128((__m128i *)(void *)y, cdgh);
-    const uint32_t after[8] = {x[3], x[2], y[3], y[2], x[1], x[0], y[1], y[0]};
-    memcpy(state, after, sizeof after);
+    gp_sha256_lane_store(&l, state);
+}
+
+/* Two messages at once: each round waits for the one before, so one alone leaves the unit idle for
+ * half of the time. */
+GP_SHA256_TARGET static inline void gp_sha256_two_native(uint32_t one[8], const unsigned char *p,
+                                                         uint32_t other[8], const unsigned char *q,
+                                                         size_t count)
+{
+    struct gp_sha256_lane l = gp_sha256_lane_load(one), m = gp_sha256_lane_load(other);
+    for (; count > 0; count--, p += 64, q += 64) {
+        const __m128i abef = l.abef, cdgh = l.cdgh, abef_m = m.abef, cdgh_m = m.cdgh;
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) {
+            gp_sha256_lane_step(&l, p, i);
+            gp_sha256_lane_step(&m, q, i);
+        }
+        l.abef = _mm_add_epi32(l.abef, abef);
+        l.cdgh = _mm_add_epi32(l.cdgh, cdgh);
+        m.abef = _mm_add_epi32(m.abef, abef_m);
+        m.cdgh = _mm_add_epi32(m.cdgh, cdgh_m);
+    }
+    gp_sha256_lane_store(&l, one);
+    gp_sha256_lane_store(&m, other);
 }
 
 #include <cpuid.h>
@@ -142,6 +188,22 @@ static inline void gp_sha256_blocks(uint32_t state[8], const unsigned char *p, s
     }
 #endif
     gp_sha256_blocks_plain(state, p, count);
+}
+
+/* Of two messages of which the same number of bytes was taken, a multiple of 64: `count` blocks. */
+static inline void gp_sha256_add_two(struct gp_sha256 *one, const unsigned char *p,
+                                     struct gp_sha256 *other, const unsigned char *q, size_t count)
+{
+    one->bytes += 64 * (uint64_t)count;
+    other->bytes += 64 * (uint64_t)count;
+#if defined(__x86_64__)
+    if (gp_sha256_native()) {
+        gp_sha256_two_native(one->state, p, other->state, q, count);
+        return;
+    }
+#endif
+    gp_sha256_blocks_plain(one->state, p, count);
+    gp_sha256_blocks_plain(other->state, q, count);
 }
 
 static inline void gp_sha256_add(struct gp_sha256 *h, const void *data, size_t size)

@@ -2,10 +2,14 @@
 
 ::
 
-    STATE/images/TENANT/HASH        TENANT is a digest of who it is, HASH the image's SHA-256
+    STATE/images/TENANT/HASH        TENANT is a digest of who it is, HASH the image's name
 
-The server alone writes there, and writes what it has hashed itself. Workers may read the folder of
-their own tenant: nobody learns, by an answer or by how long it takes, what another tenant has.
+(:mod:`gpupool_server.image_name`). Files of releases that named images otherwise are asked for by
+nobody, and go as those that nobody has used.
+
+The server alone writes there, and writes what it has hashed itself. A file is never changed, only
+replaced or removed, so that workers can map it. They may read the folder of their own tenant:
+nobody learns, by an answer or by how long it takes, what another tenant has.
 
 All together have ``limit`` bytes. Where one more does not fit, the file goes that was used longest
 ago of the tenant that has most: who has less than its part loses nothing to others. What nobody has
@@ -24,6 +28,9 @@ import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
+
+from gpupool_server.image_name import ImageName
 
 FOLDER = "images"
 MOST_BYTES = 1 << 32  #: of one image, as proto/wire/fatbin.h has it
@@ -168,9 +175,16 @@ def _is_whole(path: Path, size: int) -> bool:
             info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode) or info.st_size != size:
                 return False
-            return hashlib.file_digest(file, "sha256").hexdigest() == path.name
+            return _name_of(file, size) == path.name
     except OSError:
         return False
+
+
+def _name_of(file: BinaryIO, size: int) -> str:
+    name = ImageName(size)
+    while piece := file.read(PIECE):
+        name.add(piece)
+    return name.hex()
 
 
 def _check_source(source: int, size: int) -> None:
@@ -185,15 +199,15 @@ def _check_source(source: int, size: int) -> None:
 
 
 def _copy(source: int, size: int, target: int) -> str:
-    """The hash of what was written, which is what was read: the worker may change it meanwhile."""
-    digest = hashlib.sha256()
+    """The name of what was written, which is what was read: the worker may change it meanwhile."""
+    name = ImageName(size)
     at = 0
     while at < size:
         piece = os.pread(source, min(PIECE, size - at), at)
         if not piece:
             raise ImageError("an image was cut short")
-        digest.update(piece)
+        name.add(piece)
         at += len(piece)
         while piece:
             piece = piece[os.write(target, piece) :]
-    return digest.hexdigest()
+    return name.hex()

@@ -109,8 +109,8 @@ static void expect_one(const void *image, enum gp_image_kind kind, uint64_t size
     struct gpc_image out;
     assert_int_equal(gpc_image_describe(image, &out), CUDA_SUCCESS);
     assert_int_equal(out.count, 1);
-    assert_int_equal(out.pieces[0].kind, kind);
     assert_int_equal(out.pieces[0].size, size);
+    assert_int_equal(gp_image_sniff(out.pieces[0].data, size), kind);
     assert_int_equal(out.total, size);
     gpc_image_release(&out);
 }
@@ -423,7 +423,7 @@ static void sha256_ways_agree(void **state)
     assert_memory_equal(a, b, sizeof a);
 }
 
-static void image_hash(void **state)
+static void image_name(void **state)
 {
     (void)state;
     unsigned char *a = fatbin_new(), *b = fatbin_new(), one[32], joined[2 * FATBIN_SIZE], two[32];
@@ -435,17 +435,36 @@ static void image_hash(void **state)
     memcpy(joined, a, FATBIN_SIZE);
     memcpy(joined + FATBIN_SIZE, b, FATBIN_SIZE);
     assert_int_equal(gpc_image_describe(a, &out), CUDA_SUCCESS);
-    gpc_image_hash(&out, one);
-    gp_sha256(a, FATBIN_SIZE, expected);
+    gpc_image_name(&out, one);
+    gp_image_name_of(a, FATBIN_SIZE, expected);
     assert_memory_equal(one, expected, 32);
     gpc_image_release(&out);
     assert_int_equal(gpc_image_describe(&w, &out), CUDA_SUCCESS);
-    gpc_image_hash(&out, two);
-    gp_sha256(joined, sizeof joined, expected);
+    gpc_image_name(&out, two);
+    gp_image_name_of(joined, sizeof joined, expected);
     assert_memory_equal(two, expected, 32);
     gpc_image_release(&out);
     free(a);
     free(b);
+}
+
+/* With the movers, in parts that are no multiples of anything. */
+static void long_image_name(void **state)
+{
+    (void)state;
+    enum { TOTAL = 5 * GP_IMAGE_EAGER + 77 };
+    unsigned char *bytes = malloc(TOTAL), expected[32], got[32];
+    assert_non_null(bytes);
+    for (size_t i = 0; i < TOTAL; i++)
+        bytes[i] = (unsigned char)(i * 167 + (i >> 11));
+    gp_image_name_of(bytes, TOTAL, expected);
+    for (size_t cut = 0; cut <= TOTAL; cut += TOTAL / 7) {
+        const struct gp_image_part parts[] = {{bytes, cut}, {bytes + cut, TOTAL - cut}};
+        const struct gpc_image image = {.count = 2, .pieces = parts, .total = TOTAL};
+        gpc_image_name(&image, got);
+        assert_memory_equal(got, expected, 32);
+    }
+    free(bytes);
 }
 
 int main(void)
@@ -462,7 +481,8 @@ int main(void)
         cmocka_unit_test(any_kind_checked),
         cmocka_unit_test(sha256_vectors),
         cmocka_unit_test(sha256_ways_agree),
-        cmocka_unit_test(image_hash),
+        cmocka_unit_test(image_name),
+        cmocka_unit_test(long_image_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

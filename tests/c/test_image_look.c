@@ -11,7 +11,7 @@
 
 #include "fatbin.h"
 #include "image_look.h"
-#include "sha256.h"
+#include "image_name.h"
 
 static struct gpw_session session;
 
@@ -24,7 +24,7 @@ static struct gpw_image image_new(uint64_t total, const char *last)
     memcpy(image.bytes, ".version", 8);
     memcpy(image.bytes + total - strlen(last), last, strlen(last));
     image.bytes[total] = 0;
-    gp_sha256(image.bytes, total, image.hash);
+    gp_image_name_of(image.bytes, total, image.hash);
     return image;
 }
 
@@ -32,9 +32,10 @@ static struct gpw_image_look look_at(const struct gpw_image *image, bool asks_pr
 {
     struct gpw_image_look look;
     gpw_image_look_begin(&look, &session, image, asks_prints);
-    assert_int_equal(look.beside, image->total > GP_IMAGE_EAGER);
+    assert_int_equal(look.names_beside, image->total > GP_IMAGE_EAGER);
+    assert_int_equal(look.prints_beside, asks_prints && image->total > GP_IMAGE_EAGER);
     gpw_image_look_end(&look);
-    assert_false(look.beside);
+    assert_false(look.names_beside || look.prints_beside);
     return look;
 }
 

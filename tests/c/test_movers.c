@@ -91,6 +91,40 @@ static void an_odd_size_is_copied_whole(void **state)
     assert_true(to[0] == 0xee && to[1002] == 0xee);
 }
 
+struct shared_work {
+    unsigned next, done[PIECES];
+};
+
+static void work_on(void *argument)
+{
+    struct shared_work *w = argument;
+    unsigned i;
+    while ((i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < PIECES)
+        w->done[i]++;
+}
+
+/* Begun more often than there is room for, and with copies between. */
+static void work_is_done_once(void **state)
+{
+    (void)state;
+    uint8_t from[1000], to[1000];
+    fill(from, sizeof from, 9);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        struct shared_work w = {.next = 0};
+        int begun[PIECES];
+        for (unsigned i = 0; i < PIECES; i++)
+            begun[i] = gpc_move_begin_work(work_on, &w);
+        memset(to, 0, sizeof to);
+        int copy = gpc_move_begin(to, from, sizeof from);
+        for (unsigned i = 0; i < PIECES; i++)
+            gpc_move_finish(begun[i]);
+        gpc_move_finish(copy);
+        assert_memory_equal(to, from, sizeof to);
+        for (unsigned i = 0; i < PIECES; i++)
+            assert_int_equal(w.done[i], 1);
+    }
+}
+
 static void what_a_program_says_is_how_many(void **state)
 {
     (void)state;
@@ -116,6 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(several_threads_copy_at_a_time),
         cmocka_unit_test(an_odd_size_is_copied_whole),
+        cmocka_unit_test(work_is_done_once),
         cmocka_unit_test(what_a_program_says_is_how_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,7 +50,7 @@ add_executable(bench_transports EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/trans
 target_link_libraries(bench_transports PRIVATE gp_transport)
 add_dependencies(bench_transports gpupool_zmq gpupool_tcp gpupool_ucx)
 
-foreach(name operations span array_extent copy_batch activity_record memory_file look)
+foreach(name operations span image_name array_extent copy_batch activity_record memory_file look)
   gp_unit_test(${name} gp_wire)
 endforeach()
 if(TARGET sg_parts)

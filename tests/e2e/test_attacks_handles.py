@@ -3,13 +3,13 @@ without our library names them, and the driver never hears of it."""
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from gpupool_server.image_name import image_name
 from harness import PATIENCE, PoolServer, wait_until
 from peer_client import INVALID_VALUE, LEGACY, Worker, sessions_like, worker_of
 from raw_client import HEADER, KIND_CONTEXT, NUMBERS, handle
@@ -28,7 +28,7 @@ PTX = b""".version 7.0
 .address_size 64
 .visible .entry nothing() { ret; }
 \0"""
-HASH = hashlib.sha256(PTX).digest()
+HASH = bytes.fromhex(image_name(PTX))
 
 
 @pytest.fixture

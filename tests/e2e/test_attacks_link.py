@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 
 import pytest
 
+from gpupool_server.image_name import image_name
 from harness import PoolServer
 from peer_client import Worker, worker_of
 from raw_client import handle
@@ -34,7 +34,7 @@ def create(worker: Worker, index: int = 1, room: int = ROOM, options: tuple[int,
 
 
 def put(worker: Worker, data: bytes) -> bytes:
-    digest = hashlib.sha256(data).digest()
+    digest = bytes.fromhex(image_name(data))
     head = struct.pack("<I4xQQII", 32, len(data), 0, len(data), len(data))
     worker.tell("gp_image_put", head + digest + padded(data))
     return digest

@@ -6,14 +6,14 @@
 #include <string.h>
 
 #include "draw.h"
-#include "sha256.h"
+#include "image_name.h"
 
 static void append_hash(struct gp_header *h, uint32_t *at, unsigned number)
 {
     uint32_t size;
     unsigned char hash[32];
     const char *text = draw_image(number, &size);
-    gp_sha256(text, size, hash);
+    gp_image_name_of(text, size, hash);
     draw_append(h, at, hash, sizeof hash);
 }
 

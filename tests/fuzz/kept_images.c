@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "draw.h"
-#include "sha256.h"
+#include "image_name.h"
 #include "transport/hex.h"
 
 enum how { SOUND, DAMAGED, CUT, NO_FILE };
@@ -40,7 +40,7 @@ static bool keep(unsigned number, enum how how)
     uint32_t size;
     unsigned char hash[32];
     const char *image = draw_image(number, &size);
-    gp_sha256(image, size, hash);
+    gp_image_name_of(image, size, hash);
     gp_hex_show(hash, sizeof hash, names[number]);
     if (how == NO_FILE)
         return mkfifo(path_of(number), 0600) == 0;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 import threading
@@ -16,13 +15,14 @@ import pytest
 from gpupool_common.closer import Closer
 from gpupool_server import image_keeper
 from gpupool_server.image_keeper import LEAST_BYTES, MOST_FAILED, MOST_KEEPING, ImageKeeper
+from gpupool_server.image_name import image_name
 from gpupool_server.image_store import ImageStore
 from gpupool_server.session import Session
 from gpupool_server.worker import WorkerError
 
 LIMIT = 100
 DATA = b"image"
-NAME = hashlib.sha256(DATA).hexdigest()
+NAME = image_name(DATA)
 OFFER = f"image {NAME} {len(DATA)}".encode()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import stat
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpupool_server.image_name import image_name
 from gpupool_server.image_store import UNUSED_SECONDS, ImageError, ImageStore
 
 KIB = 1 << 10
@@ -21,10 +21,6 @@ def memory(data: bytes) -> int:
     file = os.memfd_create("image")
     os.write(file, data)
     return file
-
-
-def name_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 class Kept:
@@ -41,7 +37,7 @@ class Kept:
         self, tenant: str, data: bytes, name: str = "", size: int = 0, pool: str | None = None
     ) -> Path:
         source = memory(data)
-        folder, name = self.folder(tenant, pool), name or name_of(data)
+        folder, name = self.folder(tenant, pool), name or image_name(data)
         try:
             self.store.keep(folder, name, size or len(data), source)
         finally:
@@ -99,7 +95,7 @@ def test_only_files_of_memory_are_read(kept: Kept, tmp_path: Path) -> None:
         if source == file and os.statvfs(tmp_path).f_fsid == os.statvfs("/dev/shm").f_fsid:
             continue
         with pytest.raises(ImageError, match="no file of memory"):
-            kept.store.keep(kept.folder("red"), name_of(b"image"), 5, source)
+            kept.store.keep(kept.folder("red"), image_name(b"image"), 5, source)
     for source in (read, write, file):
         os.close(source)
 
@@ -174,7 +170,7 @@ def test_a_folder_that_is_removed_meanwhile(kept: Kept) -> None:
     shutil.rmtree(path.parent.parent)
     source = memory(b"other")
     with pytest.raises(FileNotFoundError):
-        kept.store.keep(path.parent, name_of(b"other"), 5, source)
+        kept.store.keep(path.parent, image_name(b"other"), 5, source)
     kept.store.used(path.parent, path.name)
     os.close(source)
     assert kept.put("red", b"other").read_bytes() == b"other"
@@ -185,7 +181,7 @@ def test_what_is_no_file_is_neither_followed_nor_waited_for(kept: Kept, tmp_path
     other.write_bytes(b"image")
     os.utime(other, (1, 1))
     for make in (lambda at: at.symlink_to(other), os.mkfifo):
-        path = folder / name_of(b"image")
+        path = folder / image_name(b"image")
         path.unlink(missing_ok=True)
         make(path)
         kept.store.used(folder, path.name)
@@ -220,9 +216,9 @@ def test_a_folder_is_there_for_who_keeps_its_first_image_late(kept: Kept) -> Non
     folder, data = kept.folder("red"), b"1" * KIB
     os.utime(folder, (time.time() - UNUSED_SECONDS - 60,) * 2)
     source = memory(data)
-    kept.store.keep(folder, name_of(data), KIB, source)
+    kept.store.keep(folder, image_name(data), KIB, source)
     os.close(source)
-    assert (folder / name_of(data)).read_bytes() == data
+    assert (folder / image_name(data)).read_bytes() == data
 
 
 def test_a_full_disk_keeps_nothing(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +235,7 @@ def test_a_full_disk_keeps_nothing(kept: Kept, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr("gpupool_server.image_store.os.write", full)
         with pytest.raises(OSError, match="no space"):
-            kept.store.keep(kept.folder("red"), name_of(whole), len(whole), source)
+            kept.store.keep(kept.folder("red"), image_name(whole), len(whole), source)
     assert [path.name for path in kept.folder("red").iterdir()] == [other.name]
     os.close(source)
     assert kept.put("red", whole).read_bytes() == whole
@@ -260,6 +256,6 @@ def test_what_changes_while_it_is_read_is_what_is_hashed(
     monkeypatch.setattr("gpupool_server.image_store.PIECE", KIB)
     monkeypatch.setattr("gpupool_server.image_store.os.pread", changing)
     with pytest.raises(ImageError, match="not what its hash says"):
-        kept.store.keep(kept.folder("red"), name_of(good), len(good), source)
+        kept.store.keep(kept.folder("red"), image_name(good), len(good), source)
     assert list(kept.folder("red").iterdir()) == []
     os.close(source)

@@ -12,26 +12,34 @@
 #include "own_thread.h"
 #include "transport/support.h"
 
-/* More would only wait for memory: four cores have most of what a socket gives. */
-#define MOVERS_MAX 3u
 #define MOVES 64u
 
 /* Whoever changes QUEUED to TAKEN copies. AWAITED is TAKEN, and its owner sleeps. */
 enum { MOVE_FREE, MOVE_CLAIMED, MOVE_QUEUED, MOVE_TAKEN, MOVE_AWAITED, MOVE_DONE };
 
 static struct move {
-    uint32_t state; /* a futex */
+    uint32_t state;       /* a futex */
+    void (*work)(void *); /* on `to`; NULL: it is a copy */
     void *to;
     const void *from;
     size_t bytes;
 } moves[MOVES];
 static uint32_t queued;   /* counts what was; a futex */
 static uint32_t sleeping; /* movers that wait for it to change */
+static unsigned started;  /* movers; written once, before any is used */
 
 static bool change(struct move *m, uint32_t from, uint32_t to)
 {
     return __atomic_compare_exchange_n(&m->state, &from, to, false, __ATOMIC_ACQ_REL,
                                        __ATOMIC_RELAXED);
+}
+
+static void carry_out(const struct move *m)
+{
+    if (m->work != NULL)
+        m->work(m->to);
+    else
+        memcpy(m->to, m->from, m->bytes);
 }
 
 static bool take_one(void)
@@ -40,7 +48,7 @@ static bool take_one(void)
         struct move *m = &moves[i];
         if (!change(m, MOVE_QUEUED, MOVE_TAKEN))
             continue;
-        memcpy(m->to, m->from, m->bytes);
+        carry_out(m);
         if (__atomic_exchange_n(&m->state, MOVE_DONE, __ATOMIC_ACQ_REL) == MOVE_AWAITED)
             gpc_futex_wake(&m->state, 1);
         return true;
@@ -78,16 +86,16 @@ unsigned gpc_movers_allowed(void)
 {
     cpu_set_t set;
     const char *said = getenv("GPUPOOL_COPY_THREADS");
-    unsigned most = MOVERS_MAX;
+    unsigned most = GPC_MOVERS_MAX;
     if (said != NULL) {
         char *end;
         unsigned long threads = strtoul(said, &end, 10);
         if (*said >= '0' && *said <= '9' && *end == '\0' && threads >= 1 &&
-            threads <= MOVERS_MAX + 1)
+            threads <= GPC_MOVERS_MAX + 1)
             most = (unsigned)threads - 1;
         else
             gpc_log(GPC_LOG_WARN, "GPUPOOL_COPY_THREADS=%.40s: must be 1 to %u; it is %u", said,
-                    MOVERS_MAX + 1, MOVERS_MAX + 1);
+                    GPC_MOVERS_MAX + 1, GPC_MOVERS_MAX + 1);
     }
     unsigned cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
     return cores - 1 < most ? cores - 1 : most;
@@ -99,8 +107,17 @@ static void start(void)
     static const int faults[] = {SIGSEGV, SIGBUS, 0};
     pthread_t thread;
     for (unsigned left = gpc_movers_allowed(); left > 0; left--)
-        if (gp_thread_create(&thread, "mover", faults, mover, NULL) == 0)
+        if (gp_thread_create(&thread, "mover", faults, mover, NULL) == 0) {
             pthread_detach(thread);
+            started++;
+        }
+}
+
+unsigned gpc_movers(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start);
+    return started;
 }
 
 static struct move *claim(void)
@@ -111,15 +128,17 @@ static struct move *claim(void)
     return NULL;
 }
 
-int gpc_move_begin(void *to, const void *from, size_t bytes)
+/* Where there is no room for another, it is done here. */
+static int begin(void (*work)(void *), void *to, const void *from, size_t bytes)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, start);
+    const struct move now = {.work = work, .to = to, .from = from, .bytes = bytes};
+    gpc_movers();
     struct move *m = claim();
     if (m == NULL) {
-        memcpy(to, from, bytes);
+        carry_out(&now);
         return -1;
     }
+    m->work = work;
     m->to = to;
     m->from = from;
     m->bytes = bytes;
@@ -128,6 +147,16 @@ int gpc_move_begin(void *to, const void *from, size_t bytes)
     if (__atomic_load_n(&sleeping, __ATOMIC_SEQ_CST) > 0)
         gpc_futex_wake(&queued, 1);
     return (int)(m - moves);
+}
+
+int gpc_move_begin(void *to, const void *from, size_t bytes)
+{
+    return begin(NULL, to, from, bytes);
+}
+
+int gpc_move_begin_work(void (*work)(void *), void *argument)
+{
+    return begin(work, argument, NULL, 0);
 }
 
 static bool is_done(const struct move *m)
@@ -141,7 +170,7 @@ void gpc_move_finish(int move)
         return;
     struct move *m = &moves[move];
     if (change(m, MOVE_QUEUED, MOVE_TAKEN)) {
-        memcpy(m->to, m->from, m->bytes);
+        carry_out(m);
     } else {
         while (!is_done(m) && take_one())
             ;

@@ -3,34 +3,49 @@
 #include <string.h>
 
 #include "fatbin.h"
+#include "image_name.h"
 #include "image_prints.h"
 #include "own_thread.h"
-#include "sha256.h"
 
-static void *see(void *arg)
+static void *see_name(void *arg)
 {
     struct gpw_image_look *look = arg;
-    unsigned char real[32];
-    gp_sha256(look->image->bytes, look->image->total, real);
+    unsigned char real[GP_IMAGE_NAME_BYTES];
+    gp_image_name_of(look->image->bytes, look->image->total, real);
     look->is_genuine = memcmp(real, look->image->hash, sizeof real) == 0;
-    look->prints = look->asks_prints && gpw_image_prints(look->session, look->image);
     return NULL;
+}
+
+static void *see_prints(void *arg)
+{
+    struct gpw_image_look *look = arg;
+    look->prints = gpw_image_prints(look->session, look->image);
+    return NULL;
+}
+
+/* Whether a thread does it: it takes longer to start than a short image to read. */
+static bool see_beside(struct gpw_image_look *look, pthread_t *thread, void *(*see)(void *))
+{
+    if (look->image->total > GP_IMAGE_EAGER &&
+        gp_thread_create(thread, "image", NULL, see, look) == 0)
+        return true;
+    see(look);
+    return false;
 }
 
 void gpw_image_look_begin(struct gpw_image_look *look, struct gpw_session *s,
                           const struct gpw_image *image, bool asks_prints)
 {
-    *look = (struct gpw_image_look){.session = s, .image = image, .asks_prints = asks_prints};
-    /* a thread takes longer to start than a short image to read */
-    look->beside = image->total > GP_IMAGE_EAGER &&
-                   gp_thread_create(&look->thread, "image", NULL, see, look) == 0;
-    if (!look->beside)
-        see(look);
+    *look = (struct gpw_image_look){.session = s, .image = image};
+    look->names_beside = see_beside(look, &look->names_thread, see_name);
+    look->prints_beside = asks_prints && see_beside(look, &look->prints_thread, see_prints);
 }
 
 void gpw_image_look_end(struct gpw_image_look *look)
 {
-    if (look->beside)
-        pthread_join(look->thread, NULL);
-    look->beside = false;
+    if (look->names_beside)
+        pthread_join(look->names_thread, NULL);
+    if (look->prints_beside)
+        pthread_join(look->prints_thread, NULL);
+    look->names_beside = look->prints_beside = false;
 }

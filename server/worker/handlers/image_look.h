@@ -1,7 +1,7 @@
 /*
  * What the worker has to know of an image's bytes: whether they are what their hash says, and
  * whether some kernel may print. Both read all of a long image, which takes as long as the driver
- * takes to load it, so a thread does it beside the driver.
+ * takes to load it, so a thread for each does it beside the driver.
  */
 #ifndef GPW_IMAGE_LOOK_H
 #define GPW_IMAGE_LOOK_H
@@ -14,10 +14,9 @@
 struct gpw_image_look {
     struct gpw_session *session;
     const struct gpw_image *image;
-    bool asks_prints;
-    bool is_genuine, prints; /* once it has ended; `prints` where that was asked */
-    bool beside;             /* `thread` does it */
-    pthread_t thread;
+    bool is_genuine, prints;          /* once it has ended; `prints` where that was asked */
+    bool names_beside, prints_beside; /* the thread does it */
+    pthread_t names_thread, prints_thread;
 };
 
 /* The image stays as it is until the end. A short one is looked at here and now. */

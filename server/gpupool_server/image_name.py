@@ -1,0 +1,45 @@
+"""Names of images, as ``proto/wire/image_name.h`` has them: SHA-256 over the leaves' own."""
+
+from __future__ import annotations
+
+import hashlib
+
+#: Bytes of each leaf but the last.
+LEAF = 256 << 10
+
+
+class ImageName:
+    """The name of an image of ``size`` bytes that comes piece by piece."""
+
+    def __init__(self, size: int) -> None:
+        self._root = hashlib.sha256(b"gpupool image 1\0" + size.to_bytes(8, "little"))
+        self._leaf = hashlib.sha256()
+        self._room = LEAF  #: in the leaf
+
+    def add(self, piece: bytes) -> None:
+        """The bytes that follow."""
+        left = memoryview(piece)
+        while left:
+            part, left = left[: self._room], left[self._room :]
+            self._leaf.update(part)
+            self._room -= len(part)
+            if self._room == 0:
+                self._end_leaf()
+
+    def hex(self) -> str:
+        """When all have come."""
+        if self._room < LEAF:
+            self._end_leaf()
+        return self._root.hexdigest()
+
+    def _end_leaf(self) -> None:
+        self._root.update(self._leaf.digest())
+        self._leaf = hashlib.sha256()
+        self._room = LEAF
+
+
+def image_name(data: bytes) -> str:
+    """The name of an image that is there as a whole."""
+    name = ImageName(len(data))
+    name.add(data)
+    return name.hex()
