@@ -19,7 +19,7 @@ foreach(name ranges ask servers visible)
   gp_unit_test(${name} gpc_parts)
 endforeach()
 foreach(name allocator allocator_kept allocator_shared shareable mapped_array pool freed wait event
-    event_page completion image_bytes image_look image_prints budget quota growth gate gate_stands copy staging handles graph_edges graph_frees
+    event_page completion held image_bytes image_look image_prints budget quota growth gate gate_stands copy staging handles graph_edges graph_frees
     hidden_nodes peer_wire peer_seal ranks unique_id)
   gp_unit_test(${name} gpw_parts)
 endforeach()
@@ -27,6 +27,14 @@ foreach(name wait_after wait_written)
   gp_unit_test(${name} gpw_parts ${CMAKE_CURRENT_LIST_DIR}/streams_driver.c)
 endforeach()
 target_link_libraries(test_quota PRIVATE gp_board)
+# An NVML that says what the test wants.
+add_library(held_nvml SHARED ${CMAKE_SOURCE_DIR}/tests/c/held_nvml.c)
+target_link_libraries(held_nvml PRIVATE gp_options)
+set_target_properties(held_nvml PROPERTIES PREFIX "" OUTPUT_NAME libnvidia-ml.so SUFFIX ".1"
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/held C_VISIBILITY_PRESET default)
+target_link_options(test_held PRIVATE -Wl,--disable-new-dtags,-rpath,${CMAKE_CURRENT_BINARY_DIR}/held)
+target_link_libraries(test_held PRIVATE ${CMAKE_DL_LIBS})
+add_dependencies(test_held held_nvml)
 foreach(name gate gate_stands)
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter)
 endforeach()

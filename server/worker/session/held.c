@@ -1,9 +1,11 @@
 #include "held.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "own_thread.h"
 #include "quota.h"
 #include "slices.h"
 
@@ -16,40 +18,62 @@ struct process_info {
 #define PROCESSES_MAX 1024
 
 struct gpw_held {
+    struct gpw_session *session;
+    bool opening; /* `thread` does it, whose is all else here until it is joined */
+    pthread_t thread;
     int (*by_pci)(const char *bus_id, void **device);
     int (*processes_of)(void *device, unsigned *count, struct process_info *infos);
     void *devices[GP_DEVICES_MAX];
     struct process_info infos[PROCESSES_MAX];
 };
 
-static void open_nvml(struct gpw_held *h)
+static bool load_nvml(struct gpw_held *h)
 {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return;
+        return false;
     int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
     h->by_pci = (__typeof__(h->by_pci))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
     h->processes_of = (__typeof__(h->processes_of))dlsym(library,
                                                          "nvmlDeviceGetComputeRunningProcesses_v3");
-    if (!init || !h->by_pci || init() != 0)
-        h->processes_of = NULL;
+    return init && h->by_pci && h->processes_of && init() == 0;
 }
 
-/* Looked for once; NULL where there is no NVML. */
-static struct gpw_held *nvml_of(struct gpw_session *s)
+/* What it asks the driver needs no context, and may be asked on any thread. */
+static void *open_nvml(void *arg)
 {
-    if (!s->held && (s->held = calloc(1, sizeof *s->held)))
-        open_nvml(s->held);
-    return s->held && s->held->processes_of ? s->held : NULL;
-}
-
-static void *nvml_device(struct gpw_session *s, struct gpw_held *h, uint32_t ordinal)
-{
+    struct gpw_held *h = arg;
+    const struct gpw_session *s = h->session;
     char bus_id[32];
-    if (!h->devices[ordinal] &&
-        s->driver->cuDeviceGetPCIBusId(bus_id, sizeof bus_id, s->devices[ordinal]) == CUDA_SUCCESS)
-        h->by_pci(bus_id, &h->devices[ordinal]);
-    return h->devices[ordinal];
+    if (!load_nvml(h))
+        return NULL;
+    for (uint32_t i = 0; i < s->device_count; i++)
+        if (s->driver->cuDeviceGetPCIBusId(bus_id, sizeof bus_id, s->devices[i]) == CUDA_SUCCESS &&
+            h->by_pci(bus_id, &h->devices[i]) != 0)
+            h->devices[i] = NULL;
+    return NULL;
+}
+
+void gpw_held_open(struct gpw_session *s)
+{
+    /* no kernel driver, no NVML */
+    if (s->soft || s->held || !gpw_slices_kernel() || !(s->held = calloc(1, sizeof *s->held)))
+        return;
+    s->held->session = s;
+    s->held->opening = gp_thread_create(&s->held->thread, "nvml", NULL, open_nvml, s->held) == 0;
+    if (!s->held->opening)
+        open_nvml(s->held);
+}
+
+/* NULL: it cannot be asked. */
+static void *nvml_device(struct gpw_session *s, uint32_t ordinal)
+{
+    gpw_held_open(s);
+    if (s->held && s->held->opening)
+        pthread_join(s->held->thread, NULL);
+    if (s->held)
+        s->held->opening = false;
+    return s->held ? s->held->devices[ordinal] : NULL;
 }
 
 /* Drivers take memory by themselves in such pieces. */
@@ -81,8 +105,8 @@ bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
 {
     if (s->soft)
         return held_of_soft(s, ordinal, bytes);
-    struct gpw_held *h = gpw_slices_groups() ? nvml_of(s) : NULL; /* no kernel driver, no NVML */
-    void *device = h ? nvml_device(s, h, ordinal) : NULL;
+    void *device = gpw_slices_groups() ? nvml_device(s, ordinal) : NULL; /* else it holds nothing */
+    struct gpw_held *h = s->held;
     unsigned count = PROCESSES_MAX;
     if (!device || h->processes_of(device, &count, h->infos) != 0)
         return false;

@@ -4,6 +4,9 @@
 
 #include "session.h"
 
+/* Begin to open NVML, beside what is done next: it is asked when there is a context, and takes a good
+ * part of the time that the driver takes for that. The driver runs, and devices are chosen. */
+void gpw_held_open(struct gpw_session *s);
 /* False where it is not known: a container that hides processes, or a soft GPU (which has
  * the process's memory only, and is asked itself) without a current context. */
 bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes);

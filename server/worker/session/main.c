@@ -29,6 +29,7 @@
 #include "graph.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "held.h"
 #include "host_function.h"
 #include "image_store.h"
 #include "ipc.h"
@@ -47,6 +48,10 @@
 
 #define ACCEPT_TIMEOUT_MS 10000
 #define LISTENERS_MAX 4
+/* A client comes at one of several places: while the others are waited at, it waits as well. It has
+ * hardly ever not come within a second. */
+#define SEVERAL_STEP_MS 1
+#define SEVERAL_LATE_STEP_MS 5
 
 struct options {
     const char *session, *driver, *control, *devices, *plugins, *cupti, *nccl, *images;
@@ -262,7 +267,7 @@ static int listeners_wait(struct listeners *l, struct gpw_session *s)
     struct gp_error err = {""};
     for (int waited = 0; waited < ACCEPT_TIMEOUT_MS && !gpw_control_stopped(s->control);) {
         for (unsigned i = 0; i < l->count; i++) {
-            int step = l->count > 1 ? 5 : 50;
+            int step = l->count == 1 ? 50 : waited < 1000 ? SEVERAL_STEP_MS : SEVERAL_LATE_STEP_MS;
             waited += step;
             int r = l->transport[i]->accept(l->listener[i], step, &s->channel, &err);
             if (r == 0) {
@@ -308,6 +313,7 @@ static int session_open(struct gpw_session *s, const struct options *o)
         return -1;
     s->soft = is_soft(s);
     gpw_slices_open(s);
+    gpw_held_open(s);
     if (gpw_functions_open(s) != 0 || gpw_graphs_open(s) != 0 || gpw_host_functions_open(s) != 0)
         return -1;
     if (gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0)

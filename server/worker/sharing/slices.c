@@ -45,7 +45,10 @@ struct group {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct group *groups;
 static unsigned count, room;
-static uint32_t current_device;
+static struct {
+    uint32_t device; /* whose groups are allocated */
+    bool used;       /* something was; without the lock */
+} kernel;
 
 /* Of a driver that sets slices itself, which the soft GPU does; NULL: through the kernel. */
 static CUresult (*set_soft)(CUdevice device, unsigned long long us);
@@ -89,7 +92,7 @@ static void group_add(int fd, const struct rm_alloc *a)
         groups = grown;
         room = more;
     }
-    groups[count] = (struct group){fd, a->root, a->object, current_device, 0, 0};
+    groups[count] = (struct group){fd, a->root, a->object, kernel.device, 0, 0};
     count++;
     /* its slice is set at the next tick: it has no channel to be scheduled yet */
 }
@@ -108,6 +111,7 @@ static void watch(int fd, unsigned long request, void *arg)
     unsigned number = _IOC_NR(request);
     if (number == RM_ALLOC && _IOC_SIZE(request) >= sizeof(struct rm_alloc)) {
         const struct rm_alloc *a = arg;
+        __atomic_store_n(&kernel.used, true, __ATOMIC_RELAXED);
         if (a->class == CHANNEL_GROUP_CLASS) {
             pthread_mutex_lock(&lock);
             group_add(fd, a);
@@ -157,7 +161,7 @@ static void soft_apply(uint32_t ordinal, uint64_t us)
 void gpw_slices_device(uint32_t ordinal)
 {
     pthread_mutex_lock(&lock);
-    current_device = ordinal;
+    kernel.device = ordinal;
     pthread_mutex_unlock(&lock);
 }
 
@@ -172,6 +176,11 @@ void gpw_slices_set(uint32_t ordinal, uint64_t us)
         if (groups[i].ordinal == ordinal && (us || groups[i].set_us))
             apply(&groups[i], us);
     pthread_mutex_unlock(&lock);
+}
+
+bool gpw_slices_kernel(void)
+{
+    return __atomic_load_n(&kernel.used, __ATOMIC_RELAXED);
 }
 
 unsigned gpw_slices_groups(void)

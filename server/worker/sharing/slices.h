@@ -8,6 +8,7 @@
 #ifndef GPW_SLICES_H
 #define GPW_SLICES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "session.h"
@@ -18,7 +19,9 @@ void gpw_slices_open(const struct gpw_session *s);
 void gpw_slices_device(uint32_t ordinal);
 /* Set the slices of a device's groups; 0: the driver's own again. */
 void gpw_slices_set(uint32_t ordinal, uint64_t us);
-/* How many groups are known: 0 where the driver has none (soft GPU). */
+/* Whether the driver has used the kernel's part of it, which the soft GPU has not. */
+bool gpw_slices_kernel(void);
+/* How many groups are known: 0 where there is no context, and where the driver has none (soft GPU). */
 unsigned gpw_slices_groups(void);
 
 #endif
