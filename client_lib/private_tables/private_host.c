@@ -2,7 +2,9 @@
 #include "call.h"
 #include "context.h"
 #include "export.h"
+#include "gpc_wire.h"
 #include "module.h"
+#include "operations_there.h"
 #include "private_tables.h"
 #include "session.h"
 #include "stream.h"
@@ -43,13 +45,28 @@ static bool device_get(int ordinal, struct gpc_private_device *out)
     return true;
 }
 
+_Static_assert(sizeof((struct gpc_private_topology){0}.gpc) == GP_TOPOLOGY_MAX &&
+                   sizeof((struct gpc_private_topology){0}.index) == GP_TOPOLOGY_MAX,
+               "what a message brings has room");
+
+/* An earlier worker has said it in its snapshot. */
 static CUresult topology(struct gpc_private_topology *out)
 {
+    struct gpc_route on = gpc_route_here();
+    const struct gpc_session *session = gpc_route_session(&on);
     const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
-    if (!d)
+    uint32_t clusters = 0, places = 0;
+    if (!d || !session)
         return CUDA_ERROR_INVALID_CONTEXT;
-    *out = (struct gpc_private_topology){d->topology_gpc, d->topology_index, d->topology_count};
-    return CUDA_SUCCESS;
+    if (!gpc_session_has(session, GP_OP_gp_topology)) {
+        memcpy(out->gpc, d->topology_gpc, sizeof out->gpc);
+        memcpy(out->index, d->topology_index, sizeof out->index);
+        out->pairs = d->topology_count;
+        return CUDA_SUCCESS;
+    }
+    CUresult r = gpc_wire_gp_topology_on(&on, out->gpc, out->index, &clusters, &places);
+    out->pairs = r == CUDA_SUCCESS && clusters == places ? clusters : 0;
+    return r;
 }
 
 static void unknown_slot(const char *table, unsigned slot)

@@ -20,9 +20,9 @@ struct gpc_private_device {
 };
 
 struct gpc_private_topology {
-    const uint8_t *gpc;   /* graphics cluster of each pair of multiprocessors */
-    const uint8_t *index; /* and its place within that cluster */
-    size_t pairs;         /* 0: the worker's driver does not say */
+    uint8_t gpc[256];   /* graphics cluster of each pair of multiprocessors */
+    uint8_t index[256]; /* and its place within that cluster */
+    size_t pairs;       /* 0: the worker's driver does not say */
 };
 
 typedef void (*gpc_private_visit)(void *user, CUfunction function, const char *name);
@@ -55,7 +55,7 @@ struct gpc_private_host {
     bool (*device_get)(int ordinal, struct gpc_private_device *out);
     /* As cuDriverGetVersion says. */
     int (*driver_version)(void);
-    /* Of the current context's device; the arrays outlive the call. */
+    /* Of the current context's device. */
     CUresult (*topology)(struct gpc_private_topology *out);
     /* Told at the first call of each slot that we do not know. May be NULL. */
     void (*unknown_slot)(const char *table, unsigned slot);

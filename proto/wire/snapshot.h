@@ -45,7 +45,8 @@ struct gp_device_info {
     int32_t least_priority; /* of streams */
     int32_t greatest_priority;
     /* Graphics cluster of each pair of multiprocessors and its place in it, as
-     * the driver tells cuBLASLt (docs/private-tables.md); 0 where unknown. */
+     * the driver tells cuBLASLt (docs/private-tables.md); 0 where unknown, and for clients that ask
+     * for it in a context (gp_topology). */
     uint32_t topology_count;
     uint8_t topology_gpc[GP_TOPOLOGY_MAX];
     uint8_t topology_index[GP_TOPOLOGY_MAX];

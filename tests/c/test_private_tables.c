@@ -244,7 +244,9 @@ static void processor_topology(void **state)
                                                           CUresult (*)(uint8_t *, uint8_t *));
     static const uint8_t gpcs[5] = {0, 1, 2, 0, 1}, indexes[5] = {0, 0, 0, 1, 1};
     uint8_t *gpc = NULL, *index = NULL;
-    fake.topology = (struct gpc_private_topology){gpcs, indexes, 5};
+    fake.topology.pairs = 5;
+    memcpy(fake.topology.gpc, gpcs, sizeof gpcs);
+    memcpy(fake.topology.index, indexes, sizeof indexes);
     assert_int_equal(get(&gpc, &index), CUDA_SUCCESS);
     assert_memory_equal(gpc, gpcs, 5);
     assert_memory_equal(index, indexes, 5);

@@ -19,7 +19,7 @@ foreach(name ranges ask servers visible)
   gp_unit_test(${name} gpc_parts)
 endforeach()
 foreach(name allocator allocator_kept allocator_shared shareable mapped_array pool freed wait event
-    event_page completion held image_bytes image_look image_prints budget quota growth gate gate_stands copy staging handles graph_edges graph_frees
+    event_page completion held topology image_bytes image_look image_prints budget quota growth gate gate_stands copy staging handles graph_edges graph_frees
     hidden_nodes peer_wire peer_seal ranks unique_id)
   gp_unit_test(${name} gpw_parts)
 endforeach()

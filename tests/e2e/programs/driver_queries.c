@@ -216,6 +216,26 @@ static void of_nobody(void)
     EXPECT(r != CUDA_SUCCESS, "a table that nobody has is given");
 }
 
+/* What cuBLASLt asks for: it looks at the arrays, and not at the result. */
+static void of_clusters(void)
+{
+    const CUuuid uuid = {{0x17, 0x34, (char)0xdc, 0x26, (char)0x80, 0x0d, 0x47, 0x45, (char)0x86,
+                          (char)0x96, (char)0xc0, (char)0xf1, (char)0xe7, (char)0xdd, (char)0x8b,
+                          (char)0xca}};
+    const void *table = NULL;
+    unsigned char *gpc = NULL, *index = NULL;
+    size_t size = 0;
+    if (cuGetExportTable(&table, &uuid) == CUDA_SUCCESS)
+        memcpy(&size, table, sizeof size);
+    if (size != 17 * sizeof(void *)) /* another driver's */
+        return;
+    CUresult (*get)(unsigned char **, unsigned char **);
+    memcpy(&get, (const char *)table + 4 * sizeof(void *), sizeof get);
+    CUresult r = get(&gpc, &index);
+    EXPECT(r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_SUPPORTED, "the clusters are an error");
+    EXPECT(gpc && index && gpc[0] < 64 && index[0] < 64, "the clusters cannot be read");
+}
+
 int main(void)
 {
     CUmodule module;
@@ -230,6 +250,7 @@ int main(void)
     of_a_wide_tensor_map();
     of_core_dumps();
     of_nobody();
+    of_clusters();
     CU(cuModuleUnload(module));
     driver_stop();
     return finish("driver_queries");
