@@ -20,6 +20,8 @@ static struct {
     int ordinal;
     bool has_board;
     unsigned looks, settled, reconciled; /* at free memory, at what is held */
+    uint64_t estimated;
+    bool plenty;
     CUstreamCaptureMode mode;
 } gpu;
 
@@ -73,6 +75,13 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
     return gpu.over == 0;
 }
 
+bool gpw_quota_estimate(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
+{
+    (void)s, (void)ordinal;
+    gpu.estimated += gpu.plenty ? bytes : 0;
+    return gpu.plenty;
+}
+
 bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal)
 {
     (void)s, (void)ordinal;
@@ -118,6 +127,19 @@ static void what_fits_is_charged(void **state)
 {
     (void)state;
     assert_false(over_after(GP_OP_gp_module_load, 10 << 20));
+    assert_int_equal(gpu.settled, 1);
+}
+
+/* What others have given back meanwhile cannot be told from what this call has. */
+static void while_there_is_plenty_nobody_is_asked(void **state)
+{
+    (void)state;
+    gpu.plenty = true;
+    assert_false(over_after(GP_OP_gp_module_load, 10 << 20));
+    assert_int_equal(gpu.estimated, 10 << 20);
+    assert_int_equal(gpu.settled, 0);
+    assert_false(over_after(GP_OP_gp_module_load, -(4 << 20)));
+    assert_int_equal(gpu.estimated, 10 << 20);
     assert_int_equal(gpu.settled, 1);
 }
 
@@ -214,6 +236,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(nothing_is_charged_where_nothing_was_taken),
         TEST(what_fits_is_charged),
+        TEST(while_there_is_plenty_nobody_is_asked),
         TEST(what_does_not_fit_is_undone),
         TEST(what_is_given_back_is_charged_and_never_refused),
         TEST(without_a_limit_nobody_looks),

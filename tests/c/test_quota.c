@@ -22,12 +22,15 @@
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (256 * MIB)
+#define PLENTY (2048 * MIB)
 
 /* --- what the quota asks of the rest of the worker ------------------------------------ */
 
 static struct gp_board *board;
 static int member, neighbour;
 static uint64_t held, freed_by_room;
+static bool hidden; /* nobody says what is held */
+static unsigned questions;
 static char ended[512];
 
 struct gp_seat *gpw_gate_seat(struct gpw_session *s, uint32_t ordinal)
@@ -90,8 +93,9 @@ bool gp_seat_memory_fits(struct gp_seat *s, uint64_t bytes)
 bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
 {
     (void)s, (void)ordinal;
+    questions++;
     *bytes = held;
-    return true;
+    return !hidden;
 }
 
 uint64_t gpw_held_ahead(struct gpw_session *s)
@@ -137,22 +141,39 @@ bool gpw_nccl_give_up(struct gpw_session *s, uint32_t ordinal, uint64_t over)
 
 static struct gpw_session session;
 
-static int begin(void **state)
+static int begin_with(uint64_t limit)
 {
     const struct gp_board_gpu gpu = {
         .policy = GP_POLICY_SHARE, .max_inst = 20, .prio_ratio = 90, .memory_total = 4096 * MIB};
-    const struct gp_board_grant grant = {.memory_limit = LIMIT, .share = 1000, .ceiling = 1000};
-    (void)state;
+    const struct gp_board_grant grant = {.memory_limit = limit, .share = 1000, .ceiling = 1000};
     if (gp_board_new(&board) != 0 || gp_board_gpu_set(board, &gpu) != 0 ||
         gp_board_tenant_set(board, "t", &grant) != 0)
         return -1;
     member = gp_board_join(board, "t");
     neighbour = gp_board_join(board, "t");
     held = used = freed_by_room = making = 0;
-    given_up = 0;
+    given_up = questions = 0;
+    hidden = false;
     session = (struct gpw_session){.device_count = 1};
     ended[0] = '\0';
     return member < 0 || neighbour < 0;
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    return begin_with(LIMIT);
+}
+
+static int begin_plenty(void **state)
+{
+    (void)state;
+    if (begin_with(PLENTY) != 0)
+        return -1;
+    held = 100 * MIB;
+    gpw_quota_reconcile(&session, 0);
+    questions = 0;
+    return 0;
 }
 
 static int finish(void **state)
@@ -248,6 +269,72 @@ static void test_communicators_are_given_up_first(void **state)
     assert_false(session.ended);
 }
 
+/* --- estimates --- */
+
+static void test_a_little_of_plenty_is_charged_unasked(void **state)
+{
+    (void)state;
+    size_t free_bytes = PLENTY, total = PLENTY;
+    assert_true(gpw_quota_estimate(&session, 0, 10 * MIB));
+    assert_int_equal(used, 110 * MIB);
+    assert_int_equal(questions, 0);
+    held = 104 * MIB; /* the rest was another process's */
+    gpw_quota_info(&session, 0, &free_bytes, &total);
+    assert_int_equal(used, held);
+    assert_int_equal(free_bytes, PLENTY - held);
+    assert_int_equal(questions, 1);
+    gpw_quota_info(&session, 0, &free_bytes, &total);
+    assert_int_equal(questions, 1); /* there is no estimate any more */
+}
+
+static void test_much_is_not_estimated(void **state)
+{
+    (void)state;
+    assert_false(gpw_quota_estimate(&session, 0, 65 * MIB));
+    assert_false(gpw_quota_estimate(&session, 0, UINT64_MAX));
+    for (unsigned i = 0; i < 6; i++)
+        assert_true(gpw_quota_estimate(&session, 0, 10 * MIB));
+    assert_false(gpw_quota_estimate(&session, 0, 10 * MIB)); /* nor by and by */
+    held += 60 * MIB;
+    gpw_quota_reconcile(&session, 0);
+    assert_true(gpw_quota_estimate(&session, 0, 10 * MIB));
+    assert_int_equal(used, held + 10 * MIB);
+}
+
+static void test_near_the_limit_nothing_is(void **state)
+{
+    (void)state;
+    held = PLENTY - 1024 * MIB;
+    gpw_quota_reconcile(&session, 0);
+    assert_false(gpw_quota_estimate(&session, 0, MIB));
+    held = 100 * MIB;
+    gp_board_memory_use(board, neighbour, PLENTY - 1024 * MIB); /* it is the tenant's */
+    gpw_quota_reconcile(&session, 0);
+    assert_false(gpw_quota_estimate(&session, 0, MIB));
+}
+
+static void test_an_estimate_takes_nothing_away(void **state)
+{
+    (void)state;
+    assert_true(gpw_quota_estimate(&session, 0, 60 * MIB)); /* of which nothing was its own */
+    assert_true(gpw_quota_fits(&session, 0, PLENTY - held));
+    assert_true(gpw_quota_estimate(&session, 0, 60 * MIB));
+    assert_true(gpw_quota_take(&session, 0, PLENTY - held));
+    assert_int_equal(used, PLENTY);
+    assert_false(gpw_quota_take(&session, 0, 1));
+}
+
+static void test_without_an_answer_nothing_is_charged(void **state)
+{
+    (void)state;
+    assert_true(gpw_quota_estimate(&session, 0, 10 * MIB));
+    hidden = true;
+    assert_true(gpw_quota_reconcile(&session, 0));
+    assert_int_equal(used, held);
+    session.soft = true; /* which is asked quickly */
+    assert_false(gpw_quota_estimate(&session, 0, 10 * MIB));
+}
+
 /* What waits for a rank that never comes does not keep the limit from holding. */
 static void test_communicators_spare_it_once(void **state)
 {
@@ -270,6 +357,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_far_over_is_ended, begin, finish),
         cmocka_unit_test_setup_teardown(test_what_can_be_given_back_saves_it, begin, finish),
         cmocka_unit_test_setup_teardown(test_a_neighbour_of_the_same_tenant_is_spared, begin,
+                                        finish),
+        cmocka_unit_test_setup_teardown(test_a_little_of_plenty_is_charged_unasked, begin_plenty,
+                                        finish),
+        cmocka_unit_test_setup_teardown(test_much_is_not_estimated, begin_plenty, finish),
+        cmocka_unit_test_setup_teardown(test_near_the_limit_nothing_is, begin_plenty, finish),
+        cmocka_unit_test_setup_teardown(test_an_estimate_takes_nothing_away, begin_plenty, finish),
+        cmocka_unit_test_setup_teardown(test_without_an_answer_nothing_is_charged, begin_plenty,
                                         finish),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,11 +69,12 @@ struct gpw_signal {
 
 /* Of a device's memory, what its board has been told (quota.c). */
 struct gpw_account {
-    uint64_t counted;  /* reserved by gpw_quota_take */
-    uint64_t overhead; /* charged for what the driver took besides, and may soon */
-    uint64_t excess;   /* of the overhead, what came while the tenant was over its limit */
-    unsigned looks;    /* in a row that found too much of it */
-    bool spared;       /* for communicators that were given up instead */
+    uint64_t counted;   /* reserved by gpw_quota_take */
+    uint64_t overhead;  /* charged for what the driver took besides, and may soon */
+    uint64_t estimated; /* of the overhead, what NVML has not been asked about */
+    uint64_t excess;    /* of the overhead, what came while the tenant was over its limit */
+    unsigned looks;     /* in a row that found too much of it */
+    bool spared;        /* for communicators that were given up instead */
 };
 
 /* Events without timing that nobody uses (wait.c): making one costs more than recording it. */

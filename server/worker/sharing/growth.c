@@ -52,6 +52,9 @@ bool gpw_growth_over(struct gpw_session *s, struct gpw_growth *g)
     size_t free_bytes;
     if (g->ordinal < 0 || !free_now(s, &free_bytes) || free_bytes == g->free_before)
         return false;
+    if (free_bytes < g->free_before &&
+        gpw_quota_estimate(s, (uint32_t)g->ordinal, g->free_before - free_bytes))
+        return false;
     return !gpw_quota_settle(s, (uint32_t)g->ordinal, &g->over) && free_bytes < g->free_before;
 }
 

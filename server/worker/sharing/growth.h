@@ -2,7 +2,8 @@
  * Memory that the driver takes by itself: for modules' variables and code when they are
  * loaded, for graphs' memory nodes, for stacks and heaps. Around every operation that may
  * make it do so, or give back (`grows` in the spec), the device's free memory is compared, and
- * where it has changed, what the process really holds is charged.
+ * where it has changed, what the process really holds is charged: by that change while there is
+ * plenty, else as NVML says.
  */
 #ifndef GPW_GROWTH_H
 #define GPW_GROWTH_H

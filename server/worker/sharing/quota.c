@@ -16,13 +16,26 @@
 #define LOOKS 2
 /* So many more where communicators have been given up for it, until NCCL has given back theirs. */
 #define LOOKS_MORE 8
+/* Asking NVML takes longer than most calls behind which it would be asked. As long as so much is left,
+ * code and variables that a driver loads are charged as the device's free memory says, which is wrong by
+ * what other processes have taken or given back in that moment; but never more than so much. */
+#define ESTIMATE_LEFT (UINT64_C(1) << 30)
+#define ESTIMATE_MOST (UINT64_C(64) << 20)
+
+/* Where an estimate may be why it does not fit, NVML is asked. */
+static bool fits(struct gpw_session *s, uint32_t ordinal, struct gp_seat *seat, uint64_t bytes)
+{
+    if (!gp_seat_memory_fits(seat, bytes) && s->accounts[ordinal].estimated)
+        gpw_quota_reconcile(s, ordinal);
+    return gp_seat_memory_fits(seat, bytes);
+}
 
 bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     struct gp_seat *seat = gpw_gate_seat(s, ordinal);
     if (!seat)
         return true;
-    if (!gp_seat_memory_fits(seat, bytes))
+    if (!fits(s, ordinal, seat, bytes))
         gpw_pools_trim(s, ordinal);
     if (!gp_seat_memory_take(seat, bytes))
         return false;
@@ -33,7 +46,7 @@ bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 bool gpw_quota_fits(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     struct gp_seat *seat = gpw_gate_seat(s, ordinal);
-    return !seat || gp_seat_memory_fits(seat, bytes);
+    return !seat || fits(s, ordinal, seat, bytes);
 }
 
 void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
@@ -57,6 +70,8 @@ void gpw_quota_info(struct gpw_session *s, uint32_t ordinal, size_t *free_bytes,
     struct gp_seat *seat = gpw_gate_seat(s, ordinal);
     if (!seat)
         return;
+    if (s->accounts[ordinal].estimated)
+        gpw_quota_reconcile(s, ordinal);
     uint64_t left = gp_seat_memory_left(seat), limit = gp_seat_memory_limit(seat);
     if (left < *free_bytes)
         *free_bytes = left;
@@ -64,14 +79,39 @@ void gpw_quota_info(struct gpw_session *s, uint32_t ordinal, size_t *free_bytes,
         *total = limit;
 }
 
+bool gpw_quota_estimate(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
+{
+    struct gp_seat *seat = gpw_gate_seat(s, ordinal);
+    struct gpw_account *a = &s->accounts[ordinal];
+    if (!seat || s->soft || bytes > ESTIMATE_MOST - a->estimated ||
+        !gp_seat_memory_fits(seat, bytes + ESTIMATE_LEFT) || !gp_seat_memory_take(seat, bytes))
+        return false;
+    a->overhead += bytes;
+    a->estimated += bytes;
+    return true;
+}
+
+/* Nobody says what is held, so nothing of it is charged. */
+static void estimate_forget(struct gp_seat *seat, struct gpw_account *a)
+{
+    gp_seat_memory_give(seat, a->estimated);
+    a->overhead -= a->estimated;
+    a->estimated = 0;
+}
+
 bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
 {
     struct gp_seat *seat = gpw_gate_seat(s, ordinal);
+    struct gpw_account *a = &s->accounts[ordinal];
     uint64_t held;
     *over = 0;
-    if (!seat || !gpw_held_bytes(s, ordinal, &held))
+    if (!seat)
         return true;
-    struct gpw_account *a = &s->accounts[ordinal];
+    if (!gpw_held_bytes(s, ordinal, &held)) {
+        estimate_forget(seat, a);
+        return true;
+    }
+    a->estimated = 0;
     uint64_t overhead = held > a->counted ? held - a->counted : 0;
     uint64_t ahead = overhead + (held ? gpw_held_ahead(s) : 0);
     uint64_t grown = overhead > a->overhead ? overhead - a->overhead : 0;
