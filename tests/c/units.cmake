@@ -42,6 +42,7 @@ gp_unit_test(gang_gates gpw_parts ${CMAKE_CURRENT_LIST_DIR}/simulated_cards.c
   ${CMAKE_CURRENT_LIST_DIR}/simulated_worker.c)
 target_link_libraries(test_gang_gates PRIVATE gp_board)
 
+gp_unit_test(arena gpupool_worker_objects)
 gp_unit_test(control gpupool_worker_objects ${CMAKE_CURRENT_LIST_DIR}/accept_lacks.c)
 
 # The whole worker over a driver that does nothing: what it adds to a message.

@@ -53,7 +53,8 @@ struct gpw_memory {
     struct gpw_freed freed;
     struct gpw_pinned *pinned;
     struct gp_share arena;
-    bool arena_open, arena_registered;
+    bool arena_open, arena_refused; /* the driver has refused to pin a part: it is told once */
+    uint64_t arena_pinned;          /* its parts that are, or cannot be (share.c): a bit each */
     struct gpw_gpu_page event_page, completions;
     unsigned events_told; /* records that the client is to be told of */
     struct gpw_graph_memory *graph_memory;

@@ -49,21 +49,39 @@ CUresult gpw_gp_arena_open(struct gpw_session *s, uint64_t share, uint64_t bytes
     return r;
 }
 
+/* The arena is pinned in parts, each of whole pieces: all of it would take the driver longer than most
+ * programs' first copies. At most so many as there are bits. */
+static uint64_t arena_part(const struct gp_share *arena)
+{
+    uint64_t pieces = arena->size / (64 * GP_CHUNK_MAX) + 1;
+    return (pieces > 8 ? pieces : 8) * GP_CHUNK_MAX;
+}
+
+static void arena_pin(struct gpw_session *s, unsigned part)
+{
+    struct gpw_memory *m = s->memory;
+    uint64_t size = arena_part(&m->arena), begin = part * size, left = m->arena.size - begin;
+    bool before = gpw_strict(s, false);
+    CUresult r = s->driver->cuMemHostRegister_v2((char *)m->arena.addr + begin,
+                                                 (size_t)(left < size ? left : size),
+                                                 CU_MEMHOSTREGISTER_PORTABLE);
+    gpw_strict(s, before);
+    if (r != CUDA_SUCCESS && !m->arena_refused)
+        gpw_log("warn", "the arena cannot be pinned (CUDA error %d): copies are slower", (int)r);
+    m->arena_refused |= r != CUDA_SUCCESS;
+    m->arena_pinned |= UINT64_C(1) << part;
+}
+
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
 {
     struct gpw_memory *m = s->memory;
     if (!m->arena_open || offset > m->arena.size || bytes > m->arena.size - offset)
         return NULL;
-    if (!m->arena_registered) { /* needs a context, so not before the first use */
-        bool before = gpw_strict(s, false);
-        CUresult r = s->driver->cuMemHostRegister_v2(m->arena.addr, m->arena.size,
-                                                     CU_MEMHOSTREGISTER_PORTABLE);
-        gpw_strict(s, before);
-        m->arena_registered = true;
-        if (r != CUDA_SUCCESS)
-            gpw_log("warn", "the arena cannot be pinned (CUDA error %d): copies are slower",
-                    (int)r);
-    }
+    uint64_t size = arena_part(&m->arena);
+    /* needs a context, so not before the first use */
+    for (uint64_t part = offset / size; part * size < offset + bytes; part++)
+        if (!(m->arena_pinned >> part & 1))
+            arena_pin(s, (unsigned)part);
     return (char *)m->arena.addr + offset;
 }
 
