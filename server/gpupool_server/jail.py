@@ -468,7 +468,8 @@ async def _hear(said: int, starter: subprocess.Popen[bytes]) -> Report:
         raise WorkerError(f"gpupool-jail was not done within {SECONDS:g} s") from None
     finally:
         loop.remove_reader(said)
-        await asyncio.to_thread(starter.wait)
+        if starter.poll() is None:  # else it needs no thread, which the session's client waits for
+            await asyncio.to_thread(starter.wait)
     return jail_status.parse(bytes(heard))
 
 
