@@ -55,6 +55,17 @@ static CUresult join(struct gpc_session *listener, struct gpc_session *caller)
     return r;
 }
 
+/* A worker that listens by TCP of our own does so by ZeroMQ when it is asked again: one of an
+ * earlier release refuses the address, or has no such transport, at once. */
+static CUresult join_either_way(struct gpc_session *listener, struct gpc_session *caller)
+{
+    CUresult r = join(listener, caller);
+    bool at_once = r == CUDA_ERROR_NOT_PERMITTED || r == CUDA_ERROR_INVALID_VALUE;
+    if (at_once && join(listener, caller) == CUDA_SUCCESS)
+        r = CUDA_SUCCESS;
+    return r;
+}
+
 /* What an operator can do about it. */
 static const char *remedy(CUresult r)
 {
@@ -72,9 +83,9 @@ static const char *remedy(CUresult r)
 static CUresult link_up(struct gpc_session *one, struct gpc_session *other)
 {
     bool turned = is_loopback(one) && !is_loopback(other);
-    CUresult r = join(turned ? other : one, turned ? one : other);
+    CUresult r = join_either_way(turned ? other : one, turned ? one : other);
     if (r != CUDA_SUCCESS && gpc_session_works(one) && gpc_session_works(other) &&
-        join(turned ? one : other, turned ? other : one) == CUDA_SUCCESS)
+        join_either_way(turned ? one : other, turned ? other : one) == CUDA_SUCCESS)
         r = CUDA_SUCCESS; /* else the first says why: the second may find its number taken */
     if (r == CUDA_SUCCESS)
         gpc_log(GPC_LOG_INFO, "the workers on %s and %s are joined", one->server, other->server);

@@ -68,9 +68,13 @@ static void other_keys_pairs_and_times_are_refused(void **state)
 
 static void only_other_hosts_over_tcp(void **state)
 {
-    static const char *const good[] = {"tcp://10.0.0.1:1", "tcp://gpu-2.example:7",
-                                       "tcp://[fd00::1]:9", "tcp://220.1.1.1:4",
-                                       "tcp://172.17.0.2:3?key=aa"};
+    static const char *const good[] = {"tcp://10.0.0.1:1",
+                                       "tcp://gpu-2.example:7",
+                                       "tcp://[fd00::1]:9",
+                                       "tcp://220.1.1.1:4",
+                                       "tcp://172.17.0.2:3?key=aa",
+                                       "tls://10.0.0.1:1?door=aa",
+                                       "plain://gpu-2.example:7?door=aa"};
     static const char *const bad[] = {"",
                                       "tcp://",
                                       "tcp://host",
@@ -82,9 +86,12 @@ static void only_other_hosts_over_tcp(void **state)
                                       "tcp://[fe80::1]:1",
                                       "tcp://0.0.0.0:1",
                                       "tcp://*:1",
-                                      "tcp://[::]:1"};
-    static const char *const own[] = {"tcp://127.0.0.1:1", "tcp://127.1:1", "tcp://LocalHost:1",
-                                      "tcp://[::1]:1"};
+                                      "tcp://[::]:1",
+                                      "tls://169.254.169.254:80",
+                                      "plain://[::]:1",
+                                      "tls:///tmp/x"};
+    static const char *const own[] = {"tcp://127.0.0.1:1", "tcp://127.1:1",     "tcp://LocalHost:1",
+                                      "tcp://[::1]:1",     "tls://127.0.0.1:1", "plain://[::1]:2"};
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
         assert_true(gpw_peer_may_go(good[i], false) && gpw_peer_may_go(good[i], true));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import random
 import struct
 import time
 from typing import Any
@@ -185,3 +186,17 @@ def sessions_like(server: PoolServer, worker: Worker) -> list[Any]:
     """What the server says of a worker's session: nothing when that has ended."""
     status = Admin(server.folder / "run").ask({"do": "status"})
     return [s for s in status["sessions"] if s["session"] == worker.session["session"]]
+
+
+def noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def assert_works(a: Worker, b: Worker, tag: int, peers: tuple[int, int] = (0, 0)) -> None:
+    source, target = a.allocate(64), b.allocate(64)
+    a.write(source, noise(64))
+    a.peer_send(LEGACY, tag, source, 64, peers[0])
+    b.peer_recv(LEGACY, tag, target, 64, peers[1])
+    assert b.read(target, 64) == noise(64)
+    assert a.synchronize() == 0
+    assert a.errors == b.errors == []

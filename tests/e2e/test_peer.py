@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import struct
 from collections.abc import Iterator
@@ -19,14 +18,14 @@ from peer_client import (
     CHUNK,
     INVALID_VALUE,
     LEGACY,
-    NOT_PERMITTED,
     UNAVAILABLE,
     Worker,
+    assert_works,
     join,
-    sealed,
+    noise,
     worker_of,
 )
-from raw_client import KIND_CONTEXT, NUMBERS, RawClient, handle
+from raw_client import KIND_CONTEXT, NUMBERS, handle
 from tenants import MakeServer, configured
 
 Pair = tuple[Worker, Worker]
@@ -51,10 +50,6 @@ def worker_pid(server: PoolServer, worker: Worker) -> int:
     return int(described(server, worker)["pid"])
 
 
-def noise(size: int) -> bytes:
-    return random.Random(size).randbytes(size)
-
-
 @pytest.mark.parametrize("size", [1, 8, 4095, CHUNK, CHUNK + 1, 9 * CHUNK + 77])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_bytes_arrive(pair: Pair, size: int, backwards: bool) -> None:
@@ -68,21 +63,6 @@ def test_bytes_arrive(pair: Pair, size: int, backwards: bool) -> None:
     assert b.read(target, size + 16) == bytes(8) + data + bytes(8)
     assert a.synchronize() == 0
     assert a.errors == b.errors == []
-
-
-def test_workers_are_joined_at_a_port_of_the_servers_range(make_server: MakeServer) -> None:
-    server = make_server(**{"data-listen": "tcp://127.0.0.1:42000-42999"})
-    with worker_of(server) as a, worker_of(server) as b:
-        secret = os.urandom(16)
-        result, url = a.listen(secret)
-        assert result == 0
-        assert re.search(r"tcp://127\.0\.0\.1:42[0-9]{3}\?", url)
-        assert b.connect(secret, url) == 0
-        source, target = a.allocate(8), b.allocate(8)
-        a.write(source, noise(8))
-        a.peer_send(LEGACY, 7, source, 8)
-        b.peer_recv(LEGACY, 7, target, 8)
-        assert b.read(target, 8) == noise(8)
 
 
 # Order ------------------------------------------------------------------------------------
@@ -266,16 +246,6 @@ def test_a_stream_that_stands_keeps_no_other_tenant_out(
 # What goes wrong ----------------------------------------------------------------------------
 
 
-def assert_works(a: Worker, b: Worker, tag: int, peers: tuple[int, int] = (0, 0)) -> None:
-    source, target = a.allocate(64), b.allocate(64)
-    a.write(source, noise(64))
-    a.peer_send(LEGACY, tag, source, 64, peers[0])
-    b.peer_recv(LEGACY, tag, target, 64, peers[1])
-    assert b.read(target, 64) == noise(64)
-    assert a.synchronize() == 0
-    assert a.errors == b.errors == []
-
-
 def test_unknown_peers(pair: Pair) -> None:
     a, b = pair
     for peer in (1, 15, 16, 2**32 - 1):
@@ -396,74 +366,6 @@ def test_a_context_ends_under_transfers(pair: Pair) -> None:
     assert a.result("gp_context_set", struct.pack("<Q", handle(KIND_CONTEXT, 2))) == 0
     a.errors.clear()
     b.errors.clear()
-    assert_works(a, b, 9)
-
-
-# Joining ------------------------------------------------------------------------------------
-
-
-def test_the_wrong_secret(server: PoolServer) -> None:
-    """Neither is joined; the one who listens goes on listening for the right one."""
-    with worker_of(server) as a, worker_of(server) as b:
-        result, url = a.listen(b"1" * 16)
-        assert result == 0
-        assert b.connect(b"2" * 16, sealed(url.partition("#")[0], b"2" * 16)) == UNAVAILABLE
-        b.peer_send(LEGACY, 1)
-        assert b.wait_for_error() == ("gp_peer_send", INVALID_VALUE)
-        assert b.connect(b"1" * 16, url) == 0
-        assert_works(a, b, 9)
-    assert url not in server.log.read_text(encoding="utf-8").partition(b"1".hex() * 16)[2]
-
-
-def test_the_right_one_comes_while_a_wrong_one_is_looked_at(server: PoolServer) -> None:
-    """Nobody listens then: the connection is refused, and tried again."""
-    with worker_of(server) as a, worker_of(server) as b:
-        secret = os.urandom(16)
-        result, url = a.listen(secret)
-        assert result == 0
-        with RawClient({"zmq": url.partition("#")[0]}) as stranger:
-            assert stranger.greet()  # and says nothing more
-            asked = b.start_connect(secret, url)
-            assert not b.answers(0.5)
-        assert struct.unpack_from("<i", b.reply_to(asked)) == (0,)
-        assert_works(a, b, 9)
-
-
-def test_work_may_be_submitted_before_the_other_has_come(server: PoolServer) -> None:
-    with worker_of(server) as a, worker_of(server) as b:
-        secret = os.urandom(16)
-        result, url = a.listen(secret)
-        assert result == 0
-        source, target = a.allocate(64), b.allocate(64)
-        a.write(source, noise(64))
-        a.peer_send(LEGACY, 1, source, 64)
-        a.peer_send(LEGACY, 2)
-        assert a.busy(LEGACY)
-        assert b.connect(secret, url) == 0
-        b.peer_recv(LEGACY, 2)
-        b.peer_recv(b.stream(), 1, target, 64)
-        assert b.result("cuCtxSynchronize") == 0
-        assert b.read(target, 64) == noise(64)
-
-
-def test_numbers_and_addresses_that_are_none(pair: Pair) -> None:
-    a, b = pair
-    assert a.listen(b"1" * 16, 0)[0] == INVALID_VALUE  # is in use
-    assert a.listen(b"1" * 16, 16)[0] == INVALID_VALUE
-    for url in (
-        "",
-        "nothing",
-        "tcp://*:1,2",
-        "tcp://",
-        "gopher://x",
-        "tcp://127.0.0.1:1",
-        "x" * 600,
-    ):
-        assert b.connect(b"1" * 16, url, 1) in (INVALID_VALUE, NOT_PERMITTED), url
-        address = sealed(url, b"1" * 16)
-        refused = (INVALID_VALUE, NOT_PERMITTED, UNAVAILABLE)
-        assert b.connect(b"1" * 16, address, 1) in refused, address
-    assert a.listen(b"1" * 16, 15)[0] == 0
     assert_works(a, b, 9)
 
 

@@ -5,7 +5,8 @@
  *   peer.c       transfers in the order of their streams
  *   peer_link.c  how two workers find each other and prove who they are
  *   peer_state.c what the threads and the loop know of a link, under the lock
- *   peer_pump.c  a link's two threads: bytes from and to the GPU, and over the wire
+ *   peer_pump.c  a link's reader: bytes from the wire to the GPU
+ *   peer_write.c its writer: bytes from the GPU to the wire
  *   peer_lane.c  what a context needs for that: streams, pinned memory
  *   peer_wire.c  the messages
  *
@@ -66,8 +67,9 @@ struct gpw_lane {
     CUstream in, out; /* ordered with no stream of the client's */
     struct gpw_lane_slot slots[2 * GPW_LANE_SLOTS];
     struct gpw_lane_ring free_in, free_out;
-    unsigned busy; /* slots taken; under the lock */
-    void *pinned;  /* of the slots and the words */
+    unsigned busy;     /* slots taken; under the lock */
+    unsigned promised; /* of these, to pieces that are coming; under the lock */
+    void *pinned;      /* of the slots and the words */
     /* A stream that is blocked waits for its word to be 1. Loop's only. */
     uint32_t *words;
     CUdeviceptr words_device;
@@ -133,6 +135,13 @@ struct gpw_peer_note {
     struct gpw_peer_message message;
 };
 
+/* A slot that a transport writes a piece to, which may not have come as a whole. */
+struct gpw_peer_promised {
+    struct gpw_lane *lane;
+    struct gpw_lane_slot *slot;
+};
+#define GPW_PEER_PROMISED 8u
+
 enum gpw_peer_state { GPW_PEER_OPENING, GPW_PEER_UP, GPW_PEER_DOWN };
 
 struct gpw_peer {
@@ -142,7 +151,9 @@ struct gpw_peer {
     uint8_t secret[GPW_PEER_SECRET];
     char *url; /* listening: where, connecting: where to */
     const struct gp_transport *transport;
-    struct gp_listener *listener; /* NULL: connects */
+    struct gp_listener *listener; /* the reader's; NULL: connects */
+    bool listens;                 /* it began so */
+    bool streams;                 /* at an address of our own TCP */
     struct gp_channel *channel;
     pthread_t reader, writer;
     pthread_cond_t work; /* for the writer */
@@ -156,6 +167,8 @@ struct gpw_peer {
     unsigned early_count;
     struct gpw_peer_note *notes, **notes_end;
     unsigned note_count;
+    struct gpw_peer_promised promised[GPW_PEER_PROMISED]; /* the oldest first, from `first` on */
+    unsigned promised_first, promised_count;
 };
 
 /* All with the lock held. */
@@ -190,5 +203,11 @@ int gpw_peer_link(struct gpw_peer *p, struct gp_error *err);
 int gpw_peer_start(struct gpw_peer *p);
 /* Whether the link has been given up; for loops. */
 bool gpw_peer_stopped(struct gpw_peer *p);
+/* The writer's thread. */
+void *gpw_peer_writer(void *peer);
+/* Of both threads: their own captures are none, and others' must not forbid what they do. */
+void gpw_peer_thread_begin(struct gpw_peer *p);
+/* Make a context current, of which `*current` is what is. */
+CUresult gpw_peer_context_use(struct gpw_peer *p, CUcontext *current, CUcontext context);
 
 #endif

@@ -12,6 +12,16 @@
 #include "peer_internal.h"
 #include "peer_seal.h"
 
+/* Of the clock that nobody sets. */
+static void condition_make(pthread_cond_t *c)
+{
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
 int gpw_peers_open(struct gpw_session *s, const struct gpw_peers_at *where)
 {
     struct gpw_peers *all = calloc(1, sizeof *all);
@@ -20,7 +30,7 @@ int gpw_peers_open(struct gpw_session *s, const struct gpw_peers_at *where)
     all->at = *where;
     all->transfers_end = &all->transfers;
     pthread_mutex_init(&all->lock, NULL);
-    pthread_cond_init(&all->slot_free, NULL);
+    condition_make(&all->slot_free);
     s->peers = all;
     return 0;
 }
@@ -37,8 +47,8 @@ static int64_t wall_seconds(void)
     return t.tv_sec;
 }
 
-/* Where the client was awaited over the network; NULL where it was not: another worker may
- * be anywhere, and nothing of this machine's own is for it. */
+/* Where the client was awaited over the network by ZeroMQ; NULL where it was not: another worker
+ * may be anywhere, and nothing of this machine's own is for it. */
 static const char *network_url(const struct gpw_peers_at *site)
 {
     for (unsigned i = 0; i < site->listen_count; i++)
@@ -47,17 +57,31 @@ static const char *network_url(const struct gpw_peers_at *site)
     return NULL;
 }
 
-/* A fresh port beside that, of the same range if it has one. */
-static int fresh_address(const struct gpw_peers_at *site, char *url, size_t size)
+/* "tls" or "plain" where it was awaited by TCP of our own as well; NULL: it was not. */
+static const char *stream_scheme(const struct gpw_peers_at *site)
+{
+    for (unsigned i = 0; i < site->listen_count; i++) {
+        if (strncmp(site->listen[i], "tls://", 6) == 0)
+            return "tls";
+        if (strncmp(site->listen[i], "plain://", 8) == 0)
+            return "plain";
+    }
+    return NULL;
+}
+
+/* A fresh port beside that, of the same range if it has one. `scheme`: of our own TCP, which makes
+ * up the word of its address itself; NULL: of ZeroMQ. */
+static int fresh_address(const struct gpw_peers_at *site, const char *scheme, char *url,
+                         size_t size)
 {
     const char *own = network_url(site), *colon = own ? strrchr(own, ':') : NULL;
-    const char *key = own ? strchr(own, '?') : NULL;
     if (!own)
         return -1;
-    int length = (int)((key ? key : own + strlen(own)) - own);
-    bool range = memchr(colon, '-', (size_t)(own + length - colon));
-    int n = range ? snprintf(url, size, "%s", own)
-                  : snprintf(url, size, "%.*s:*%s", (int)(colon - own), own, key ? key : "");
+    const char *key = own + strcspn(own, "?"), *host = strstr(own, "://");
+    bool range = memchr(colon, '-', (size_t)(key - colon));
+    const char *ports = range ? colon + 1 : "*";
+    int n = snprintf(url, size, "%s%.*s:%.*s%s", scheme ? scheme : "tcp", (int)(colon - host), host,
+                     range ? (int)(key - ports) : 1, ports, scheme ? "" : key);
     return n > 0 && (size_t)n < size ? 0 : -1;
 }
 
@@ -65,14 +89,16 @@ static int fresh_address(const struct gpw_peers_at *site, char *url, size_t size
 static bool told_address(const struct gpw_peers_at *site, const char *bound, const uint8_t *secret,
                          char out[GP_PEER_URL_MAX])
 {
-    static const char *const wild[] = {"tcp://0.0.0.0:", "tcp://[::]:", "tcp://*:"};
+    static const char *const wild[] = {"0.0.0.0:", "[::]:", "*:"};
     char url[GP_PEER_URL_MAX];
+    const char *host = strstr(bound, "://");
+    host = host ? host + 3 : bound;
     int n = snprintf(url, sizeof url, "%s", bound);
     for (unsigned i = 0; i < sizeof wild / sizeof wild[0]; i++)
-        if (strncmp(bound, wild[i], strlen(wild[i])) == 0)
-            n = site->host
-                    ? snprintf(url, sizeof url, "tcp://%s:%s", site->host, bound + strlen(wild[i]))
-                    : -1;
+        if (strncmp(host, wild[i], strlen(wild[i])) == 0)
+            n = site->host ? snprintf(url, sizeof url, "%.*s%s:%s", (int)(host - bound), bound,
+                                      site->host, host + strlen(wild[i]))
+                           : -1;
     return n > 0 && (size_t)n < sizeof url &&
            gpw_peer_seal(site->key, secret, wall_seconds(), url, out, GP_PEER_URL_MAX);
 }
@@ -100,12 +126,20 @@ static struct gpw_peer *peer_new(struct gpw_session *s, uint32_t index, const ui
     p->url = strdup(url);
     p->notes_end = &p->notes;
     memcpy(p->secret, secret, sizeof p->secret);
-    pthread_cond_init(&p->work, NULL);
+    condition_make(&p->work);
     if (!p->url) {
         peer_free(p);
         return NULL;
     }
     return p;
+}
+
+static enum gpw_peer_state state_of(const struct gpw_peer *p)
+{
+    pthread_mutex_lock(&p->all->lock);
+    enum gpw_peer_state state = p->state;
+    pthread_mutex_unlock(&p->all->lock);
+    return state;
 }
 
 /* Its number may be had again: nothing refers to it, and its thread ends or has. */
@@ -117,19 +151,30 @@ static void peer_forget(struct gpw_peers *all, uint32_t index)
     peer_free(p);
 }
 
-/* Whether a link may be made under this number: none was, or it is gone. */
-static bool number_free(struct gpw_peers *all, uint32_t index)
+/* Nobody has come to it, and its client tries another way: its thread looks for that often. */
+static void peer_give_up(struct gpw_peer *p)
+{
+    pthread_mutex_lock(&p->all->lock);
+    p->stop = true;
+    gpw_peer_down(p, "the client tries another way");
+    pthread_mutex_unlock(&p->all->lock);
+}
+
+/* Whether a link may be made under this number: none was, it is gone, or, if `instead`, nobody has
+ * come to where it listens. */
+static bool number_free(struct gpw_peers *all, uint32_t index, bool instead)
 {
     if (index >= GP_PEERS_MAX)
         return false;
     struct gpw_peer *p = all->links[index];
     if (!p)
         return true;
-    pthread_mutex_lock(&p->all->lock);
-    bool gone = p->state == GPW_PEER_DOWN;
-    pthread_mutex_unlock(&p->all->lock);
-    if (!gone || gpw_peer_used(p))
+    enum gpw_peer_state state = state_of(p);
+    bool awaits = state == GPW_PEER_OPENING && p->listens && instead;
+    if ((state != GPW_PEER_DOWN && !awaits) || gpw_peer_used(p))
         return false;
+    if (awaits)
+        peer_give_up(p);
     peer_forget(all, index);
     return true;
 }
@@ -146,42 +191,65 @@ static CUresult peer_begin(struct gpw_peer *p)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult gpw_gp_peer_listen(struct gpw_session *s, uint32_t peer, const uint8_t *secret, char *url,
-                            uint32_t *n_url)
+/* Listens, and writes the sealed address; it has no thread yet. `scheme` as fresh_address has it. */
+static CUresult listener_make(struct gpw_session *s, uint32_t peer, const uint8_t *secret,
+                              const char *scheme, char told[GP_PEER_URL_MAX], struct gpw_peer **out)
 {
-    char address[GP_PEER_URL_MAX];
     struct gp_error err = {""};
-    *n_url = 0;
-    if (!number_free(s->peers, peer))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!s->peers->at.has_key || fresh_address(&s->peers->at, address, sizeof address) != 0)
+    if (fresh_address(&s->peers->at, scheme, told, GP_PEER_URL_MAX) != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
-    struct gpw_peer *p = peer_new(s, peer, secret, address, &err);
+    struct gpw_peer *p = peer_new(s, peer, secret, told, &err);
     if (!p)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    p->listens = true;
+    p->streams = scheme != NULL;
+    CUresult r = CUDA_SUCCESS;
     if (p->transport->listen(p->url, &p->listener, &err) != 0) {
         gpw_log("warn", "peer %u: cannot listen at %s: %s", peer, p->url, err.text);
-        peer_free(p);
-        return CUDA_ERROR_OPERATING_SYSTEM;
+        r = CUDA_ERROR_OPERATING_SYSTEM;
     }
-    const char *bound = p->transport->listener_url(p->listener);
+    const char *bound = r == CUDA_SUCCESS ? p->transport->listener_url(p->listener) : "";
     char *again = strdup(bound); /* where to listen again, should a stranger come */
-    if (!again || strlen(bound) >= GP_PEER_URL_MAX) {
-        free(again);
-        peer_free(p);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    free(p->url);
-    p->url = again;
-    if (!told_address(&s->peers->at, bound, secret, address)) {
+    if (r == CUDA_SUCCESS && (!again || strlen(bound) >= GP_PEER_URL_MAX))
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS && !told_address(&s->peers->at, bound, secret, told)) {
         gpw_log("warn",
                 "peer %u: nobody knows at which address others reach this host; set "
                 "'advertise'",
                 peer);
-        peer_free(p);
-        return CUDA_ERROR_NOT_SUPPORTED;
+        r = CUDA_ERROR_NOT_SUPPORTED;
     }
-    CUresult r = peer_begin(p);
+    if (r != CUDA_SUCCESS) {
+        free(again);
+        peer_free(p);
+        return r;
+    }
+    free(p->url);
+    p->url = again;
+    *out = p;
+    return CUDA_SUCCESS;
+}
+
+/* By TCP of our own where this worker has it. Who asks again has an other worker that has not: one of
+ * an earlier release, which knows no such address. */
+CUresult gpw_gp_peer_listen(struct gpw_session *s, uint32_t peer, const uint8_t *secret, char *url,
+                            uint32_t *n_url)
+{
+    char address[GP_PEER_URL_MAX];
+    *n_url = 0;
+    struct gpw_peer *p = gpw_peer_of(s, peer);
+    const char *scheme = p && p->streams && state_of(p) == GPW_PEER_OPENING
+                             ? NULL
+                             : stream_scheme(&s->peers->at);
+    if (!number_free(s->peers, peer, p && p->streams))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!s->peers->at.has_key)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult r = listener_make(s, peer, secret, scheme, address, &p);
+    if (r != CUDA_SUCCESS && scheme)
+        r = listener_make(s, peer, secret, NULL, address, &p);
+    if (r == CUDA_SUCCESS)
+        r = peer_begin(p);
     if (r != CUDA_SUCCESS)
         return r;
     *n_url = (uint32_t)strlen(address) + 1;
@@ -195,14 +263,6 @@ struct joining {
     struct gpw_token token;
     uint32_t peer;
 };
-
-static enum gpw_peer_state state_of(const struct gpw_peer *p)
-{
-    pthread_mutex_lock(&p->all->lock);
-    enum gpw_peer_state state = p->state;
-    pthread_mutex_unlock(&p->all->lock);
-    return state;
-}
 
 static bool joining_ready(struct gpw_session *s, struct gpw_wait *w)
 {
@@ -247,11 +307,14 @@ CUresult gpw_gp_peer_connect(struct gpw_session *s, struct gpw_token token, uint
 {
     struct gp_error err = {""};
     char address[GP_PEER_URL_MAX];
-    if (!number_free(s->peers, peer) || strlen(url) >= sizeof address)
+    if (strlen(url) >= sizeof address)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(address, url, strlen(url) + 1);
     if (!may_connect(&s->peers->at, address, secret))
         return CUDA_ERROR_NOT_PERMITTED;
+    bool streams = strncmp(address, "tcp://", 6) != 0;
+    if ((streams && !stream_scheme(&s->peers->at)) || !number_free(s->peers, peer, true))
+        return CUDA_ERROR_INVALID_VALUE;
     struct joining *j = malloc(sizeof *j);
     if (!j)
         return CUDA_ERROR_OUT_OF_MEMORY;

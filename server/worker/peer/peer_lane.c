@@ -2,9 +2,12 @@
 #include "peer_internal.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "budget.h"
 
+/* For a piece to come or to leave whose context ends. */
+#define ENOUGH_SECONDS 2
 #define LANE_PINNED (2 * GPW_LANE_SLOTS * GP_CHUNK_MAX + GPW_LANE_WORDS * sizeof(uint32_t))
 
 static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
@@ -95,6 +98,23 @@ struct gpw_lane *gpw_lane_here(struct gpw_session *s)
     return lane;
 }
 
+/* What a slot waits for goes on by itself but for what another worker has to send, or to take: who
+ * stops in the middle of that loses its link. The lock is held, and let go. */
+static void lane_wait(struct gpw_lane *lane)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ENOUGH_SECONDS;
+    while (lane->busy &&
+           pthread_cond_timedwait(&lane->all->slot_free, &lane->all->lock, &until) == 0)
+        ;
+    for (unsigned i = 0; lane->busy && i < GP_PEERS_MAX; i++)
+        if (lane->all->links[i] && lane->all->links[i]->state == GPW_PEER_UP)
+            gpw_peer_down(lane->all->links[i], "it has stopped in the middle of a message");
+    while (lane->busy)
+        pthread_cond_wait(&lane->all->slot_free, &lane->all->lock);
+}
+
 void gpw_lane_context_ended(struct gpw_session *s, CUcontext context)
 {
     struct gpw_lane **at = &s->peers->lanes;
@@ -105,8 +125,7 @@ void gpw_lane_context_ended(struct gpw_session *s, CUcontext context)
         return;
     *at = lane->next;
     pthread_mutex_lock(&lane->all->lock);
-    while (lane->busy)
-        pthread_cond_wait(&lane->all->slot_free, &lane->all->lock);
+    lane_wait(lane);
     pthread_mutex_unlock(&lane->all->lock);
     lane_free(s, lane);
 }

@@ -1,4 +1,7 @@
-/* A link's threads: bytes between the GPU and the wire. */
+/*
+ * A link's reader: bytes from the wire to the GPU. Long pieces are written by the transport to the
+ * pinned memory from which the GPU reads them (transport.h, land); others are copied there.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,9 +9,12 @@
 #include "own_thread.h"
 #include "peer_internal.h"
 
-/* Pieces read ahead of the wire, over all transfers of a link. */
-#define AHEAD 4u
 #define STEP_US 100000
+/* Of a lane's slots some are never promised to messages that may take their time: what arrives
+ * meanwhile for another transfer needs one. */
+#define SLOTS_KEPT 2u
+/* Slots that the GPU may still read. */
+#define COOLING 8u
 
 static void down(struct gpw_peer *p, const char *why)
 {
@@ -18,13 +24,13 @@ static void down(struct gpw_peer *p, const char *why)
 }
 
 /* The threads' own captures are none; others' must not forbid what they do. */
-static void thread_begin(struct gpw_peer *p)
+void gpw_peer_thread_begin(struct gpw_peer *p)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     p->driver->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-static CUresult context_use(struct gpw_peer *p, CUcontext *current, CUcontext context)
+CUresult gpw_peer_context_use(struct gpw_peer *p, CUcontext *current, CUcontext context)
 {
     if (*current == context)
         return CUDA_SUCCESS;
@@ -33,179 +39,17 @@ static CUresult context_use(struct gpw_peer *p, CUcontext *current, CUcontext co
     return r;
 }
 
-/* --- the writer ---------------------------------------------------------------------------- */
-
-/* A piece on its way from the GPU to the wire. */
-struct flight {
-    struct gpw_transfer *transfer;
-    struct gpw_lane *lane;
-    struct gpw_lane_slot *slot;
-    uint64_t tag, offset;
-    uint32_t bytes;
-};
-
-struct writer {
+struct reader {
     struct gpw_peer *peer;
-    CUcontext context;            /* current here */
-    struct flight flights[AHEAD]; /* the oldest first, from `first` on */
+    CUcontext context; /* current here */
+    struct cooling {
+        struct gpw_lane *lane;
+        struct gpw_lane_slot *slot;
+    } cooling[COOLING]; /* the oldest first, from `first` on */
     unsigned first, count;
 };
 
-static bool sendable(const struct gpw_transfer *t)
-{
-    return t->reached && t->ready && t->result == CUDA_SUCCESS && t->moved < t->bytes;
-}
-
-/* The next transfer in turn; it goes behind the others. */
-static struct gpw_transfer *turn_next(struct gpw_peer *p)
-{
-    struct gpw_transfer **at = &p->sends;
-    while (*at && !sendable(*at))
-        at = &(*at)->next;
-    struct gpw_transfer *t = *at;
-    if (!t || !t->next)
-        return t;
-    *at = t->next;
-    t->next = NULL;
-    while (*at)
-        at = &(*at)->next;
-    *at = t;
-    return t;
-}
-
-/* Start to read the next piece of whose turn it is. False: nothing to read now. The lock
- * is held, and let go over the call of the driver. */
-static bool piece_start(struct writer *w)
-{
-    struct gpw_peer *p = w->peer;
-    if (w->count == AHEAD)
-        return false;
-    struct gpw_transfer *t = turn_next(p);
-    if (!t)
-        return false;
-    struct gpw_lane *lane = t->lane;
-    t->busy++;
-    /* with pieces in hand do not wait for others' slots: ours may be what they wait for */
-    struct gpw_lane_slot *slot = gpw_lane_slot_take(lane, false, w->count == 0);
-    if (!slot || t->result != CUDA_SUCCESS) {
-        t->busy--;
-        if (slot)
-            gpw_lane_slot_give(lane, false, slot);
-        if (t->result != CUDA_SUCCESS)
-            gpw_transfer_end(t);
-        return slot != NULL;
-    }
-    uint64_t left = t->bytes - t->moved;
-    struct flight f = {t,        lane,
-                       slot,     t->tag,
-                       t->moved, left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX};
-    t->moved += f.bytes;
-    pthread_mutex_unlock(&p->all->lock);
-    CUresult r = context_use(p, &w->context, lane->context);
-    if (r == CUDA_SUCCESS)
-        r = p->driver->cuMemcpyDtoHAsync_v2(slot->memory, t->address + f.offset, f.bytes,
-                                            lane->out);
-    if (r == CUDA_SUCCESS)
-        r = p->driver->cuEventRecord(slot->event, lane->out);
-    pthread_mutex_lock(&p->all->lock);
-    if (r != CUDA_SUCCESS && t->result == CUDA_SUCCESS) {
-        t->result = r;
-        gpw_peer_note(p, GPW_PEER_ABORT, t->tag, 0, r);
-    }
-    w->flights[(w->first + w->count++) % AHEAD] = f;
-    return true;
-}
-
-static int piece_send(struct gpw_peer *p, const struct flight *f)
-{
-    static const uint64_t zeros;
-    uint64_t fixed[GPW_PEER_FIXED_MAX / 8];
-    struct gpw_peer_message m = {
-        .kind = GPW_PEER_DATA, .tag = f->tag, .offset = f->offset, .bytes = f->bytes};
-    struct iovec iov[3] = {{fixed, gpw_peer_encode(&m, fixed)}, {f->slot->memory, f->bytes}};
-    iov[2] = (struct iovec){(void *)(uintptr_t)&zeros, gp_align8(f->bytes) - f->bytes};
-    return p->transport->send(p->channel, iov, iov[2].iov_len ? 3 : 2, 0);
-}
-
-/* The oldest piece has been read: the stream may go on behind the last one, and the
- * bytes go out. The lock is held, and let go over what takes time. */
-static void piece_finish(struct writer *w)
-{
-    struct gpw_peer *p = w->peer;
-    struct flight f = w->flights[w->first];
-    w->first = (w->first + 1) % AHEAD;
-    w->count--;
-    pthread_mutex_unlock(&p->all->lock);
-    CUresult r = context_use(p, &w->context, f.lane->context);
-    if (r == CUDA_SUCCESS)
-        r = p->driver->cuEventSynchronize(f.slot->event);
-    pthread_mutex_lock(&p->all->lock);
-    struct gpw_transfer *t = f.transfer;
-    if (r != CUDA_SUCCESS && t->result == CUDA_SUCCESS) {
-        t->result = r;
-        gpw_peer_note(p, GPW_PEER_ABORT, t->tag, 0, r);
-    }
-    bool good = t->result == CUDA_SUCCESS && p->state == GPW_PEER_UP;
-    t->busy--;
-    if (t->result != CUDA_SUCCESS || t->moved == t->bytes)
-        gpw_transfer_end(t);
-    if (good) {
-        pthread_mutex_unlock(&p->all->lock);
-        int rc = piece_send(p, &f);
-        pthread_mutex_lock(&p->all->lock);
-        if (rc == 0)
-            p->all->bytes_sent += f.bytes;
-        else
-            gpw_peer_down(p, "%s", strerror(-rc));
-    }
-    gpw_lane_slot_give(f.lane, false, f.slot);
-}
-
-static void notes_send(struct gpw_peer *p)
-{
-    struct gpw_peer_note *n = p->notes;
-    p->notes = NULL;
-    p->notes_end = &p->notes;
-    p->note_count = 0;
-    pthread_mutex_unlock(&p->all->lock);
-    int rc = 0;
-    while (n) {
-        struct gpw_peer_note *next = n->next;
-        uint64_t fixed[GPW_PEER_FIXED_MAX / 8];
-        struct iovec iov = {fixed, gpw_peer_encode(&n->message, fixed)};
-        if (rc == 0)
-            rc = p->transport->send(p->channel, &iov, 1, next ? GP_SEND_LATER : 0);
-        free(n);
-        n = next;
-    }
-    pthread_mutex_lock(&p->all->lock);
-    if (rc != 0)
-        gpw_peer_down(p, "%s", strerror(-rc));
-}
-
-static void *writer_main(void *arg)
-{
-    struct writer w = {.peer = arg};
-    struct gpw_peer *p = w.peer;
-    thread_begin(p);
-    pthread_mutex_lock(&p->all->lock);
-    while (p->state == GPW_PEER_UP && !p->stop) {
-        if (p->notes)
-            notes_send(p);
-        else if (piece_start(&w))
-            continue;
-        else if (w.count)
-            piece_finish(&w);
-        else
-            pthread_cond_wait(&p->work, &p->all->lock);
-    }
-    while (w.count)
-        piece_finish(&w);
-    pthread_mutex_unlock(&p->all->lock);
-    return NULL;
-}
-
-/* --- the reader ------------------------------------------------------------------------------ */
+/* --- what comes without data ------------------------------------------------------------------- */
 
 static struct gpw_peer_early *early_find(struct gpw_peer *p, bool of_send, uint64_t tag)
 {
@@ -289,70 +133,196 @@ bool gpw_peer_early_take(struct gpw_peer *p, bool of_send, uint64_t tag, uint64_
     return true;
 }
 
-/* To the GPU: into pinned memory, and on from there. */
-static CUresult piece_copy(struct gpw_peer *p, CUcontext *current, struct gpw_transfer *t,
-                           struct gpw_lane_slot *slot, const struct gpw_peer_message *m)
+/* --- slots ------------------------------------------------------------------------------------ */
+
+/* The oldest is free again: waits until the GPU has read it. The lock is held, and let go. */
+static void cool_one(struct reader *r)
 {
-    CUresult r = context_use(p, current, t->lane->context);
-    if (r == CUDA_SUCCESS) /* the copy before the last has long passed */
-        r = p->driver->cuEventSynchronize(slot->event);
-    if (r != CUDA_SUCCESS)
-        return r;
-    memcpy(slot->memory, m->data, m->bytes);
-    r = p->driver->cuMemcpyHtoDAsync_v2(t->address + m->offset, slot->memory, m->bytes,
-                                        t->lane->in);
-    if (r == CUDA_SUCCESS)
-        r = p->driver->cuEventRecord(slot->event, t->lane->in);
-    /* asked for when it is over, which may be before the last piece */
-    if (r == CUDA_SUCCESS)
-        r = p->driver->cuEventRecord(t->event, t->lane->in);
-    return r;
+    struct gpw_peer *p = r->peer;
+    struct cooling c = r->cooling[r->first];
+    r->first = (r->first + 1) % COOLING;
+    r->count--;
+    pthread_mutex_unlock(&p->all->lock);
+    if (gpw_peer_context_use(p, &r->context, c.lane->context) == CUDA_SUCCESS)
+        p->driver->cuEventSynchronize(c.slot->event);
+    pthread_mutex_lock(&p->all->lock);
+    gpw_lane_slot_give(c.lane, true, c.slot);
 }
 
-/* The lock is held, and let go over the copy. */
-static int piece_take(struct gpw_peer *p, CUcontext *current, const struct gpw_peer_message *m)
+/* Those that it has read already. The lock is not held. */
+static void cool_read(struct reader *r)
 {
-    struct gpw_transfer *t = *gpw_transfer_find(&p->recvs, m->tag);
-    if (!t)
-        return 0; /* given up here; the other side hears of it */
-    if (!t->reached || m->offset != t->moved || m->bytes > t->bytes - t->moved)
-        return -EPROTO;
-    t->busy++;
-    struct gpw_lane *lane = t->lane;
-    struct gpw_lane_slot *slot = gpw_lane_slot_take(lane, true, true);
-    pthread_mutex_unlock(&p->all->lock);
-    CUresult r = piece_copy(p, current, t, slot, m);
+    struct gpw_peer *p = r->peer;
+    while (r->count &&
+           p->driver->cuEventQuery(r->cooling[r->first].slot->event) != CUDA_ERROR_NOT_READY) {
+        pthread_mutex_lock(&p->all->lock);
+        cool_one(r);
+        pthread_mutex_unlock(&p->all->lock);
+    }
+}
+
+/* The GPU reads it from now on. The lock is held. */
+static void cool_add(struct reader *r, struct gpw_lane *lane, struct gpw_lane_slot *slot)
+{
+    if (r->count == COOLING)
+        cool_one(r);
+    r->cooling[(r->first + r->count++) % COOLING] = (struct cooling){lane, slot};
+}
+
+/* A free one. Who waits for it has none that others could wait for, and of those that are
+ * promised there are never as many as all. The lock is held, and let go. */
+static struct gpw_lane_slot *slot_wait(struct reader *r, struct gpw_lane *lane)
+{
+    struct gpw_lane_slot *slot;
+    while (!(slot = gpw_lane_slot_take(lane, true, r->count == 0)))
+        cool_one(r);
+    return slot;
+}
+
+/* Where the transport is to write a piece that is coming: to a slot, if it is one of a transfer
+ * that is under way. On a thread of the transport's. */
+static bool piece_lands(void *owner, const void *head, size_t size, struct gp_landing *out)
+{
+    struct gpw_peer *p = owner;
+    struct gpw_peer_message m;
+    if (gpw_peer_decode(head, size, &m) != 0 || m.kind != GPW_PEER_DATA)
+        return false;
     pthread_mutex_lock(&p->all->lock);
-    gpw_lane_slot_give(lane, true, slot);
+    struct gpw_transfer *t = *gpw_transfer_find(&p->recvs, m.tag);
+    struct gpw_lane_slot *slot = NULL;
+    if (p->state == GPW_PEER_UP && t && t->reached && m.bytes <= t->bytes &&
+        p->promised_count < GPW_PEER_PROMISED && t->lane->promised < GPW_LANE_SLOTS - SLOTS_KEPT)
+        slot = gpw_lane_slot_take(t->lane, true, false);
+    if (slot) {
+        unsigned at = (p->promised_first + p->promised_count++) % GPW_PEER_PROMISED;
+        p->promised[at] = (struct gpw_peer_promised){t->lane, slot};
+        t->lane->promised++;
+        *out = (struct gp_landing){
+            slot->memory, (size_t)((const char *)m.data - (const char *)head), (size_t)m.bytes};
+    }
+    pthread_mutex_unlock(&p->all->lock);
+    return slot != NULL;
+}
+
+/* The oldest one that was promised: pieces are asked for in their order. The lock is held. */
+static bool promised_take(struct gpw_peer *p, struct gpw_peer_promised *out)
+{
+    if (!p->promised_count)
+        return false;
+    *out = p->promised[p->promised_first];
+    out->lane->promised--;
+    p->promised_first = (p->promised_first + 1) % GPW_PEER_PROMISED;
+    p->promised_count--;
+    return true;
+}
+
+/* Nothing is written to them any more. */
+static void promised_drop(struct gpw_peer *p)
+{
+    struct gpw_peer_promised gone;
+    pthread_mutex_lock(&p->all->lock);
+    while (promised_take(p, &gone))
+        gpw_lane_slot_give(gone.lane, true, gone.slot);
+    pthread_mutex_unlock(&p->all->lock);
+}
+
+/* --- pieces ----------------------------------------------------------------------------------- */
+
+/* From pinned memory to the GPU. */
+static CUresult piece_copy(struct reader *r, struct gpw_transfer *t, struct gpw_lane_slot *slot,
+                           const struct gpw_peer_message *m, bool landed)
+{
+    struct gpw_driver *d = r->peer->driver;
+    CUresult result = gpw_peer_context_use(r->peer, &r->context, t->lane->context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!landed)
+        memcpy(slot->memory, m->data, m->bytes);
+    result = d->cuMemcpyHtoDAsync_v2(t->address + m->offset, slot->memory, m->bytes, t->lane->in);
+    if (result == CUDA_SUCCESS)
+        result = d->cuEventRecord(slot->event, t->lane->in);
+    /* asked for when it is over, which may be before the last piece */
+    if (result == CUDA_SUCCESS)
+        result = d->cuEventRecord(t->event, t->lane->in);
+    return result;
+}
+
+/* In a slot, or to be copied to one (`from` NULL). The lock is held, and let go over the copy. */
+static int piece_take(struct reader *r, const struct gpw_peer_message *m,
+                      struct gpw_lane_slot *from)
+{
+    struct gpw_peer *p = r->peer;
+    struct gpw_transfer *t = *gpw_transfer_find(&p->recvs, m->tag);
+    struct gpw_lane *lane = t->lane;
+    t->busy++;
+    struct gpw_lane_slot *slot = from ? from : slot_wait(r, lane);
+    pthread_mutex_unlock(&p->all->lock);
+    CUresult result = piece_copy(r, t, slot, m, from != NULL);
+    pthread_mutex_lock(&p->all->lock);
+    cool_add(r, lane, slot);
     t->busy--;
     t->recorded = true;
     t->moved += m->bytes;
     p->all->bytes_received += m->bytes;
-    if (r != CUDA_SUCCESS && t->result == CUDA_SUCCESS) {
-        t->result = r;
-        gpw_peer_note(p, GPW_PEER_REFUSE, t->tag, 0, r);
+    if (result != CUDA_SUCCESS && t->result == CUDA_SUCCESS) {
+        t->result = result;
+        gpw_peer_note(p, GPW_PEER_REFUSE, t->tag, 0, result);
     }
     if (t->result != CUDA_SUCCESS || t->moved == t->bytes)
         gpw_transfer_end(t);
     return 0;
 }
 
-static int receive(struct gpw_peer *p, CUcontext *current)
+/* Whether a piece is the next one of a transfer: 0, -EPROTO; -ESRCH: of one that was given up here,
+ * of which the other side hears. The lock is held. */
+static int piece_check(struct gpw_peer *p, const struct gpw_peer_message *m)
 {
+    const struct gpw_transfer *t = *gpw_transfer_find(&p->recvs, m->tag);
+    if (!t)
+        return -ESRCH;
+    return t->reached && m->offset == t->moved && m->bytes <= t->bytes - t->moved ? 0 : -EPROTO;
+}
+
+/* The lock is held, and let go. */
+static int piece_come(struct reader *r, const struct gpw_peer_message *m, bool landed)
+{
+    struct gpw_peer *p = r->peer;
+    struct gpw_peer_promised to = {NULL, NULL};
+    if (landed && !promised_take(p, &to))
+        return -EPROTO;
+    int rc = p->state == GPW_PEER_UP ? piece_check(p, m) : -ESRCH;
+    if (rc == 0)
+        return piece_take(r, m, to.slot);
+    if (to.slot)
+        gpw_lane_slot_give(to.lane, true, to.slot);
+    return rc == -ESRCH ? 0 : rc;
+}
+
+/* With slots that the GPU may still read it comes back soon, to give them back. */
+static int receive(struct reader *r)
+{
+    struct gpw_peer *p = r->peer;
     const void *bytes;
     size_t size;
-    int rc = p->transport->recv(p->channel, STEP_US, &bytes, &size);
+    int rc = p->transport->recv(p->channel, r->count ? 0 : STEP_US, &bytes, &size);
+    if (rc == -EAGAIN && r->count) {
+        pthread_mutex_lock(&p->all->lock);
+        cool_one(r);
+        pthread_mutex_unlock(&p->all->lock);
+    }
     if (rc != 0)
         return rc == -EAGAIN ? 0 : rc;
     struct gpw_peer_message m;
+    bool landed = p->transport->landed && p->transport->landed(p->channel);
     rc = gpw_peer_decode(bytes, size, &m);
     pthread_mutex_lock(&p->all->lock);
-    if (rc == 0 && p->state == GPW_PEER_UP)
-        rc = m.kind == GPW_PEER_DATA    ? piece_take(p, current, &m)
-             : m.kind >= GPW_PEER_OFFER ? met(p, &m)
-                                        : -EPROTO;
+    if (rc == 0 && m.kind == GPW_PEER_DATA)
+        rc = piece_come(r, &m, landed);
+    else if (rc == 0 && p->state == GPW_PEER_UP)
+        rc = m.kind >= GPW_PEER_OFFER ? met(p, &m) : -EPROTO;
     pthread_mutex_unlock(&p->all->lock);
     p->transport->release(p->channel);
+    cool_read(r);
     return rc;
 }
 
@@ -387,28 +357,51 @@ static bool link_up(struct gpw_peer *p)
     return up;
 }
 
+/* What is on its way to a slot is let arrive where the session ends: other sides may need what was
+ * sent to them. Else nobody is waited for that may have stopped in the middle of it. */
+static void transport_stop(struct gpw_peer *p)
+{
+    pthread_mutex_lock(&p->all->lock);
+    bool stop = p->stop;
+    pthread_mutex_unlock(&p->all->lock);
+    if (!stop && p->transport->ground)
+        p->transport->ground(p->channel);
+}
+
+static void read_on(struct gpw_peer *p)
+{
+    struct reader r = {.peer = p};
+    while (!gpw_peer_stopped(p)) {
+        int rc = receive(&r);
+        if (rc != 0)
+            down(p, reason(rc));
+    }
+    down(p, "the session is over");
+    pthread_mutex_lock(&p->all->lock);
+    while (r.count)
+        cool_one(&r);
+    pthread_mutex_unlock(&p->all->lock);
+}
+
 static void *reader_main(void *arg)
 {
     struct gpw_peer *p = arg;
-    CUcontext current = NULL;
     if (link_up(p)) {
-        thread_begin(p);
-        int rc = gp_thread_create(&p->writer, "peer", NULL, writer_main, p);
-        bool writer = rc == 0;
-        if (!writer)
+        gpw_peer_thread_begin(p);
+        if (p->transport->land)
+            p->transport->land(p->channel, piece_lands, p);
+        int rc = gp_thread_create(&p->writer, "peer", NULL, gpw_peer_writer, p);
+        if (rc != 0)
             down(p, strerror(-rc));
-        while (!gpw_peer_stopped(p)) {
-            rc = receive(p, &current);
-            if (rc != 0)
-                down(p, reason(rc));
-        }
-        down(p, "the session is over");
-        if (writer)
+        read_on(p);
+        transport_stop(p);
+        if (rc == 0)
             pthread_join(p->writer, NULL);
     }
     if (p->channel)
         p->transport->close(p->channel);
     p->channel = NULL;
+    promised_drop(p);
     return NULL;
 }
 

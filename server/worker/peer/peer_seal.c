@@ -75,8 +75,11 @@ const char *gpw_peer_unseal(const uint8_t key[GPW_PEER_KEY], const uint8_t secre
 
 static const char *host_of(const char *url)
 {
-    static const char scheme[] = "tcp://";
-    return strncmp(url, scheme, sizeof scheme - 1) == 0 ? url + sizeof scheme - 1 : NULL;
+    static const char *const schemes[] = {"tls://", "plain://", "tcp://"};
+    for (unsigned i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
+        if (strncmp(url, schemes[i], strlen(schemes[i])) == 0)
+            return url + strlen(schemes[i]);
+    return NULL;
 }
 
 static bool begins(const char *host, const char *const *with)
