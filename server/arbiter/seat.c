@@ -220,6 +220,11 @@ bool gp_seat_contended(struct gp_seat *s)
     return (flags & (GP_PAGE_CONTENDED | GP_PAGE_BESIDE)) == GP_PAGE_CONTENDED;
 }
 
+bool gp_seat_goes_on(struct gp_seat *s)
+{
+    return may_go(s->page, gp_board_now()) && !gp_seat_contended(s);
+}
+
 void gp_seat_collective(struct gp_seat *s, uint32_t communicator, uint32_t number)
 {
     GP_PAGE_STORE(s->page->collective, GP_PAGE_COLLECTIVE(communicator, number));

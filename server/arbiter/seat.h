@@ -51,6 +51,9 @@ void gp_seat_started(struct gp_seat *s);
 /* Whether a busy worker's turn is over: it submits nothing more, lets its work run out and
  * says gp_seat_idle. Costs a few loads, as gp_seat_contended does. */
 bool gp_seat_must_yield(struct gp_seat *s);
+/* Whether work may go on without asking: there are no turns, or it is this worker's and nobody waits
+ * for it to end. From any thread. */
+bool gp_seat_goes_on(struct gp_seat *s);
 /* Whether somebody waits for this worker to end, so that it should submit little ahead. */
 bool gp_seat_contended(struct gp_seat *s);
 /* The worker has begun this collective, in which it waits for ranks in other workers. */

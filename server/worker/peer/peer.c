@@ -19,6 +19,7 @@
 #include "loop.h"
 #include "memory.h"
 #include "message_fields.h"
+#include "monotonic.h"
 #include "peer_internal.h"
 
 /* What may be submitted behind a stream that is blocked. The driver's own queue holds about
@@ -77,15 +78,8 @@ static void on_reached(struct gpw_session *s, void *arg, CUresult result)
     if (!t->over && result != CUDA_SUCCESS) {
         call_off(t->peer, t->sends, t->tag, result);
         gpw_transfer_fail(t, result);
-    } else if (!t->over) {
-        t->reached = true;
-        if (!t->sends)
-            gpw_peer_note(t->peer, GPW_PEER_READY, t->tag, t->bytes, CUDA_SUCCESS);
-        else if (!t->ready)
-            gpw_peer_note(t->peer, GPW_PEER_OFFER, t->tag, t->bytes, CUDA_SUCCESS);
-        if (t->bytes == 0)
-            gpw_transfer_end(t);
-        pthread_cond_signal(&t->peer->work);
+    } else {
+        gpw_transfer_reach(t);
     }
     pthread_mutex_unlock(&s->peers->lock);
     transfer_finish(s, t);
@@ -143,11 +137,26 @@ static void CUDA_CB block_here(void *flag)
 
 static CUresult stream_block(struct gpw_session *s, struct gpw_transfer *t)
 {
-    CUdeviceptr at = t->lane->words_device + (unsigned)t->word * sizeof(uint32_t);
+    CUdeviceptr at = gpw_lane_word_at(t->lane, (unsigned)t->word);
     CUresult r = s->driver->cuStreamWaitValue32_v2(t->stream, at, 1, CU_STREAM_WAIT_VALUE_EQ);
     if (r == CUDA_ERROR_NOT_SUPPORTED)
         r = s->driver->cuLaunchHostFunc(t->stream, block_here, t->flag);
     return r;
+}
+
+/* Have the stream say where its threads look that it has come to the transfer: the loop hears of it
+ * later, and is the only one to hear of failures. */
+static void stream_marks(struct gpw_session *s, struct gpw_transfer *t)
+{
+    if (t->word < 0 ||
+        s->driver->cuStreamWriteValue32_v2(t->stream, gpw_lane_mark_at(t->lane, (unsigned)t->word),
+                                           1, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS)
+        return;
+    pthread_mutex_lock(&s->peers->lock);
+    t->marked = true;
+    t->peer->stirred = gp_now_ns();
+    pthread_cond_signal(&t->peer->work);
+    pthread_mutex_unlock(&s->peers->lock);
 }
 
 static CUresult may_transfer(struct gpw_session *s, CUstream stream, uint64_t address,
@@ -170,15 +179,15 @@ static CUresult transfer_equip(struct gpw_session *s, struct gpw_transfer *t)
     if (!t->lane)
         return CUDA_ERROR_OUT_OF_MEMORY;
     t->context = t->lane->context;
-    t->word = -1;
-    if (t->sends && t->bytes == 0)
-        return CUDA_SUCCESS;
+    bool signals = t->sends && t->bytes == 0; /* its stream does not wait */
     if (!t->sends && t->bytes) {
         CUresult r = gpw_event_take(s, t->context, &t->event);
         if (r != CUDA_SUCCESS)
             return r;
     }
     t->word = gpw_lane_word_take(t->lane);
+    if (signals)
+        return CUDA_SUCCESS;
     if (t->word < 0) {
         if (t->event)
             gpw_event_give(s, t->context, t->event);
@@ -213,12 +222,15 @@ static bool transfer_enter(struct gpw_transfer *t)
 static CUresult transfer_place(struct gpw_session *s, struct gpw_transfer *t)
 {
     bool signal = t->bytes == 0;
-    struct gpw_after *passed;
+    struct gpw_after *reached, *passed;
     CUresult r = CUDA_SUCCESS;
     if (!signal || t->sends) {
+        r = gpw_after_prepare(s, t->stream, on_reached, t, &reached);
+        if (r != CUDA_SUCCESS)
+            return r;
         t->awaited++;
-        r = gpw_after_stream(s, t->stream, on_reached, t);
-        t->awaited -= r != CUDA_SUCCESS;
+        stream_marks(s, t);
+        r = gpw_after_submitted(s, reached, t->stream, CUDA_SUCCESS);
     }
     if (r != CUDA_SUCCESS || (signal && t->sends))
         return r;

@@ -67,13 +67,14 @@ struct gpw_lane {
     CUstream in, out; /* ordered with no stream of the client's */
     struct gpw_lane_slot slots[2 * GPW_LANE_SLOTS];
     struct gpw_lane_ring free_in, free_out;
-    unsigned busy;     /* slots taken; under the lock */
-    unsigned promised; /* of these, to pieces that are coming; under the lock */
-    void *pinned;      /* of the slots and the words */
-    /* A stream that is blocked waits for its word to be 1. Loop's only. */
-    uint32_t *words;
+    unsigned busy;        /* slots taken; under the lock */
+    unsigned promised;    /* of these, to pieces that are coming; under the lock */
+    void *pinned;         /* of the slots and the words */
+    struct gp_seat *seat; /* of its GPU; NULL: no turns */
+    /* A stream that is blocked waits for its word to be 1, and writes 1 to its mark before. */
+    uint32_t *words, *marks;
     CUdeviceptr words_device;
-    uint64_t words_used[GPW_LANE_WORDS / 64];
+    uint64_t words_used[GPW_LANE_WORDS / 64]; /* loop's only */
 };
 
 /* The current context's; made on first use. NULL: no memory. Loop only. */
@@ -82,6 +83,8 @@ struct gpw_lane *gpw_lane_here(struct gpw_session *s);
 void gpw_lane_context_ended(struct gpw_session *s, CUcontext context);
 int gpw_lane_word_take(struct gpw_lane *lane); /* -1: all in use */
 void gpw_lane_word_give(struct gpw_lane *lane, unsigned word);
+CUdeviceptr gpw_lane_word_at(const struct gpw_lane *lane, unsigned word);
+CUdeviceptr gpw_lane_mark_at(const struct gpw_lane *lane, unsigned word);
 /* Wait for a slot, or NULL if `wait` is false and there is none. The lock is held. */
 struct gpw_lane_slot *gpw_lane_slot_take(struct gpw_lane *lane, bool in, bool wait);
 void gpw_lane_slot_give(struct gpw_lane *lane, bool in, struct gpw_lane_slot *slot);
@@ -96,7 +99,11 @@ struct gpw_transfer {
     bool sends;
     uint64_t tag, address, bytes;
 
+    int word;       /* -1: none; the stream is not blocked, and has no mark */
+    uint32_t *flag; /* the word, where the stream is blocked */
+
     /* Under the lock. */
+    bool marked;    /* the stream writes its mark */
     bool reached;   /* its stream has come to it */
     bool ready;     /* sends: the other side's has, too */
     bool over;      /* the threads have let go; in no list any more */
@@ -113,8 +120,6 @@ struct gpw_transfer {
     CUcontext context;
     CUstream stream; /* NULL once it has been destroyed */
     bool ending;     /* its context does */
-    int word;        /* -1: the stream is not blocked */
-    uint32_t *flag;  /* the word */
     bool blocked;    /* the stream is, unless released */
     bool released;
     unsigned awaited; /* callbacks that refer to it */
@@ -163,6 +168,7 @@ struct gpw_peer {
     bool stop;
     struct gp_error why; /* DOWN */
     struct gpw_transfer *sends, *recvs;
+    uint64_t stirred; /* when a stream was last to come to one, or came */
     struct gpw_peer_early *early;
     unsigned early_count;
     struct gpw_peer_note *notes, **notes_end;
@@ -179,6 +185,13 @@ void gpw_transfer_fail(struct gpw_transfer *t, CUresult result);
 void gpw_transfer_end(struct gpw_transfer *t);
 /* The other side's stream has come to it, or it has failed there. */
 void gpw_transfer_meet(struct gpw_transfer *t, uint64_t bytes, CUresult result);
+/* Its stream has come to it. */
+void gpw_transfer_reach(struct gpw_transfer *t);
+/* Those of which it has by its mark; true: some are waited for. */
+bool gpw_peer_marks_look(struct gpw_peer *p);
+/* Whether what is behind a transfer may go on without asking for a turn: then who ends it sets the
+ * word, or has the GPU set it, and the loop hears of it later. */
+bool gpw_transfer_goes_on(const struct gpw_transfer *t);
 /* What has come already for a transfer of this tag; false: nothing. */
 bool gpw_peer_early_take(struct gpw_peer *p, bool of_send, uint64_t tag, uint64_t *bytes,
                          CUresult *result);

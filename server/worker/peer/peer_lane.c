@@ -5,10 +5,12 @@
 #include <time.h>
 
 #include "budget.h"
+#include "gate.h"
+#include "quota.h"
 
 /* For a piece to come or to leave whose context ends. */
 #define ENOUGH_SECONDS 2
-#define LANE_PINNED (2 * GPW_LANE_SLOTS * GP_CHUNK_MAX + GPW_LANE_WORDS * sizeof(uint32_t))
+#define LANE_PINNED (2 * GPW_LANE_SLOTS * GP_CHUNK_MAX + 2 * GPW_LANE_WORDS * sizeof(uint32_t))
 
 static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
 {
@@ -50,6 +52,7 @@ static CUresult lane_fill(struct gpw_session *s, struct gpw_lane *lane)
     if (r == CUDA_SUCCESS) {
         lane->words = (uint32_t *)(void *)((char *)lane->pinned +
                                            2 * GPW_LANE_SLOTS * GP_CHUNK_MAX);
+        lane->marks = lane->words + GPW_LANE_WORDS;
         r = d->cuMemHostGetDevicePointer_v2(&lane->words_device, lane->words, 0);
     }
     return r;
@@ -66,6 +69,8 @@ static struct gpw_lane *lane_new(struct gpw_session *s, CUcontext context)
     }
     lane->all = s->peers;
     lane->context = context;
+    int ordinal = gpw_current_ordinal(s);
+    lane->seat = ordinal >= 0 ? gpw_gate_seat(s, (uint32_t)ordinal) : NULL;
     lane->free_in.end = &lane->free_in.first;
     lane->free_out.end = &lane->free_out.first;
     /* a capture in global mode elsewhere forbids it; our own mode says that it is meant */
@@ -138,6 +143,7 @@ int gpw_lane_word_take(struct gpw_lane *lane)
         unsigned bit = (unsigned)__builtin_ctzll(~lane->words_used[i]), word = 64 * i + bit;
         lane->words_used[i] |= UINT64_C(1) << bit;
         __atomic_store_n(&lane->words[word], 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&lane->marks[word], 0, __ATOMIC_SEQ_CST);
         return (int)word;
     }
     return -1;
@@ -146,6 +152,16 @@ int gpw_lane_word_take(struct gpw_lane *lane)
 void gpw_lane_word_give(struct gpw_lane *lane, unsigned word)
 {
     lane->words_used[word / 64] &= ~(UINT64_C(1) << word % 64);
+}
+
+CUdeviceptr gpw_lane_word_at(const struct gpw_lane *lane, unsigned word)
+{
+    return lane->words_device + word * sizeof(uint32_t);
+}
+
+CUdeviceptr gpw_lane_mark_at(const struct gpw_lane *lane, unsigned word)
+{
+    return gpw_lane_word_at(lane, GPW_LANE_WORDS + word);
 }
 
 struct gpw_lane_slot *gpw_lane_slot_take(struct gpw_lane *lane, bool in, bool wait)

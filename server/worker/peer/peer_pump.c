@@ -112,6 +112,8 @@ void gpw_transfer_meet(struct gpw_transfer *t, uint64_t bytes, CUresult result)
         t->ready = true;
         pthread_cond_signal(&p->work);
     } else if (bytes == 0) {
+        if (gpw_transfer_goes_on(t))
+            __atomic_store_n(t->flag, 1, __ATOMIC_SEQ_CST);
         gpw_transfer_end(t);
     }
 }
@@ -239,6 +241,9 @@ static CUresult piece_copy(struct reader *r, struct gpw_transfer *t, struct gpw_
     if (!landed)
         memcpy(slot->memory, m->data, m->bytes);
     result = d->cuMemcpyHtoDAsync_v2(t->address + m->offset, slot->memory, m->bytes, t->lane->in);
+    if (result == CUDA_SUCCESS && m->offset + m->bytes == t->bytes && gpw_transfer_goes_on(t))
+        d->cuStreamWriteValue32_v2(t->lane->in, gpw_lane_word_at(t->lane, (unsigned)t->word), 1,
+                                   CU_STREAM_WRITE_VALUE_DEFAULT); /* else the loop does it */
     if (result == CUDA_SUCCESS)
         result = d->cuEventRecord(slot->event, t->lane->in);
     /* asked for when it is over, which may be before the last piece */

@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "monotonic.h"
 #include "peer_internal.h"
+#include "seat.h"
 
 struct gpw_transfer **gpw_transfer_find(struct gpw_transfer **list, uint64_t tag)
 {
@@ -22,6 +24,48 @@ void gpw_transfer_end(struct gpw_transfer *t)
         at = &(*at)->next;
     if (*at)
         *at = t->next;
+}
+
+bool gpw_transfer_goes_on(const struct gpw_transfer *t)
+{
+    return t->flag && (!t->lane->seat || gp_seat_goes_on(t->lane->seat));
+}
+
+void gpw_transfer_reach(struct gpw_transfer *t)
+{
+    struct gpw_peer *p = t->peer;
+    if (t->reached || t->over)
+        return;
+    t->reached = true;
+    p->stirred = gp_now_ns();
+    if (!t->sends)
+        gpw_peer_note(p, GPW_PEER_READY, t->tag, t->bytes, CUDA_SUCCESS);
+    else if (!t->ready)
+        gpw_peer_note(p, GPW_PEER_OFFER, t->tag, t->bytes, CUDA_SUCCESS);
+    if (t->bytes == 0)
+        gpw_transfer_end(t);
+    pthread_cond_signal(&p->work);
+}
+
+static bool marks_look(struct gpw_transfer *list)
+{
+    bool more = false;
+    for (struct gpw_transfer *next; list; list = next) {
+        next = list->next;
+        if (!list->marked || list->reached)
+            continue;
+        if (__atomic_load_n(&list->lane->marks[list->word], __ATOMIC_ACQUIRE))
+            gpw_transfer_reach(list);
+        else
+            more = true;
+    }
+    return more;
+}
+
+bool gpw_peer_marks_look(struct gpw_peer *p)
+{
+    bool sends = marks_look(p->sends), recvs = marks_look(p->recvs);
+    return sends || recvs;
 }
 
 void gpw_transfer_fail(struct gpw_transfer *t, CUresult result)

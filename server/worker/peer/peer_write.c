@@ -6,6 +6,7 @@
 
 #include "monotonic.h"
 #include "peer_internal.h"
+#include "transport/support.h"
 
 /* Pieces read ahead of the wire, over all transfers of a link. */
 #define AHEAD 4u
@@ -13,6 +14,11 @@
 #define LENT_MOST GPW_LANE_SLOTS
 /* How often to look whether they have left, where there is nothing else to do. */
 #define LENT_LOOK_NS 50000
+/* How often to look at streams' marks. */
+#define MARKS_SPIN_NS ((uint64_t)gp_spin_limit_ns())
+#define MARKS_LEAST_NS 20000u
+#define MARKS_MOST_NS 200000u
+#define MARKS_RELAX 32u
 
 /* A piece on its way from the GPU to the wire. */
 struct flight {
@@ -96,6 +102,10 @@ static bool piece_start(struct writer *w)
     if (r == CUDA_SUCCESS)
         r = p->driver->cuMemcpyDtoHAsync_v2(slot->memory, t->address + f.offset, f.bytes,
                                             lane->out);
+    if (r == CUDA_SUCCESS && f.offset + f.bytes == t->bytes && gpw_transfer_goes_on(t))
+        p->driver->cuStreamWriteValue32_v2(
+            lane->out, gpw_lane_word_at(lane, (unsigned)t->word), 1,
+            CU_STREAM_WRITE_VALUE_DEFAULT); /* else the loop does it */
     if (r == CUDA_SUCCESS)
         r = p->driver->cuEventRecord(slot->event, lane->out);
     pthread_mutex_lock(&p->all->lock);
@@ -228,17 +238,41 @@ static void notes_send(struct gpw_peer *p)
         gpw_peer_down(p, "%s", strerror(-rc));
 }
 
-/* Until there is something to do, or what is lent may have left. The lock is held. */
-static void writer_wait(struct writer *w)
+/* How long to sleep where a stream is about to come to a transfer: a hundredth of the time since the
+ * last one did, so that it is late by as much at most; nothing in the first moments. */
+static uint64_t marks_patience(const struct gpw_peer *p)
 {
-    struct gpw_peer *p = w->peer;
-    if (!w->lent_count) {
-        pthread_cond_wait(&p->work, &p->all->lock);
-        return;
-    }
-    uint64_t until = gp_now_ns() + LENT_LOOK_NS;
+    uint64_t waited = gp_now_ns() - p->stirred;
+    if (waited < MARKS_SPIN_NS)
+        return 0;
+    uint64_t ns = waited / 100;
+    return ns < MARKS_LEAST_NS ? MARKS_LEAST_NS : ns < MARKS_MOST_NS ? ns : MARKS_MOST_NS;
+}
+
+static void wait_for(struct gpw_peer *p, uint64_t ns)
+{
+    uint64_t until = gp_now_ns() + ns;
     struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     pthread_cond_timedwait(&p->work, &p->all->lock, &t);
+}
+
+/* Until there is something to do, or what is looked at may be there. The lock is held. */
+static void writer_wait(struct writer *w, bool marks)
+{
+    struct gpw_peer *p = w->peer;
+    uint64_t ns = marks ? marks_patience(p) : UINT64_MAX;
+    if (w->lent_count && ns > LENT_LOOK_NS)
+        ns = LENT_LOOK_NS;
+    if (ns == UINT64_MAX) {
+        pthread_cond_wait(&p->work, &p->all->lock);
+    } else if (ns) {
+        wait_for(p, ns);
+    } else {
+        pthread_mutex_unlock(&p->all->lock);
+        for (unsigned i = 0; i < MARKS_RELAX; i++)
+            gp_cpu_relax();
+        pthread_mutex_lock(&p->all->lock);
+    }
 }
 
 void *gpw_peer_writer(void *arg)
@@ -249,6 +283,7 @@ void *gpw_peer_writer(void *arg)
     pthread_mutex_lock(&p->all->lock);
     while (p->state == GPW_PEER_UP && !p->stop) {
         lent_look(&w, false);
+        bool marks = gpw_peer_marks_look(p);
         if (p->notes)
             notes_send(p);
         else if (piece_start(&w))
@@ -256,7 +291,7 @@ void *gpw_peer_writer(void *arg)
         else if (w.count)
             piece_finish(&w);
         else
-            writer_wait(&w);
+            writer_wait(&w, marks);
     }
     while (w.count)
         piece_finish(&w);
