@@ -9,6 +9,7 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "monotonic.h"
+#include "peer_behind.h"
 #include "session.h"
 #include "shared.h"
 #include "spin.h"
@@ -49,8 +50,9 @@ static bool is_idle(struct gpc_route on, CUstream stream)
            (gpc_stream_is_independent(stream, wire) || gpc_session_settled_context(&on));
 }
 
-/* An external record is a graph's, which makes it whenever it runs. */
-static CUresult record(const struct gpc_route *on, CUevent event, CUstream stream, unsigned flags)
+/* An external record is a graph's, which makes it whenever it runs. `*adds`: it is work. */
+static CUresult record(const struct gpc_route *on, CUevent event, CUstream stream, unsigned flags,
+                       bool *adds)
 {
     struct gpc_event_record q;
     bool is_so;
@@ -58,7 +60,8 @@ static CUresult record(const struct gpc_route *on, CUevent event, CUstream strea
         gpc_event_not_polled(event);
         return gpc_wire_cuEventRecordWithFlags_on(on, event, stream, flags);
     }
-    if (is_idle(*on, stream) && gpc_event_over_at_once(on, event, &is_so))
+    *adds = !is_idle(*on, stream) || !gpc_event_over_at_once(on, event, &is_so);
+    if (!*adds)
         return is_so ? CUDA_SUCCESS : gpc_wire_gp_event_record_idle_on(on, event, stream);
     if (!gpc_event_numbered(on, event, &q))
         return gpc_wire_cuEventRecord_on(on, event, stream);
@@ -69,7 +72,10 @@ static CUresult record(const struct gpc_route *on, CUevent event, CUstream strea
 CUresult gpc_event_record(const struct gpc_route *on, CUevent event, CUstream stream,
                           unsigned flags)
 {
-    CUresult r = record(on, event, stream, flags);
+    bool adds = true;
+    uint64_t behind = flags ? 0 : gpc_behind_now(*on, stream);
+    CUresult r = record(on, event, stream, flags, &adds);
+    gpc_behind_recorded(on->session, event, r ? 0 : behind, adds);
     return r ? r : gpc_event_submitted(event, 0);
 }
 

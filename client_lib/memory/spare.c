@@ -28,8 +28,10 @@ static uint64_t idle_behind[GP_DEVICES_MAX];
 void gpc_spare_sent(struct gpc_session *s, const struct gp_header *h)
 {
     const struct gp_op_info *op = &gp_op_table[h->op];
-    if (!op->quiet)
+    if (!op->quiet) {
         __atomic_store_n(&s->busy_seq, h->seq, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&s->busy_count, 1, __ATOMIC_RELEASE);
+    }
     if (op->tidies)
         __atomic_store_n(&s->tidied_seq, h->seq, __ATOMIC_RELAXED);
 }

@@ -21,6 +21,7 @@
 #include "context.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "peer_behind.h"
 #include "peer_link.h"
 #include "session.h"
 #include "stream.h"
@@ -28,6 +29,8 @@
 /* Streams of our own in a context. Work that comes from one stream of the application's
  * always takes the same one; that of others rarely does, so they seldom hold it up. */
 #define LANES 8u
+/* What a copy takes where it is read: the bytes go, and the news that they are there comes. */
+#define READER_MESSAGES 2u
 
 struct lanes {
     struct lanes *next;
@@ -151,12 +154,10 @@ static CUresult transfer(const struct gpc_route *from, CUdeviceptr src, const st
     return r;
 }
 
-/* On one host, two devices' default streams. */
-static CUresult follow_here(const struct gpc_route *later, const struct gpc_route *earlier)
+/* On one host. */
+static CUresult follow_event(const struct gpc_route *later, const struct gpc_route *earlier)
 {
     CUevent passed;
-    if (later->context == earlier->context)
-        return CUDA_SUCCESS;
     CUresult r = gpc_wire_cuEventCreate_on(earlier, &passed, CU_EVENT_DISABLE_TIMING);
     if (r != CUDA_SUCCESS)
         return r;
@@ -167,10 +168,23 @@ static CUresult follow_here(const struct gpc_route *later, const struct gpc_rout
     return r ? r : ended;
 }
 
+/* Two devices' default streams. */
+static CUresult follow_here(const struct gpc_route *later, const struct gpc_route *earlier)
+{
+    return later->context == earlier->context ? CUDA_SUCCESS : follow_event(later, earlier);
+}
+
 static CUresult follow(const struct gpc_route *later, const struct gpc_route *earlier)
 {
     return later->session == earlier->session ? follow_here(later, earlier)
                                               : transfer(earlier, 0, later, 0, 0);
+}
+
+/* The same stream has the end before what follows in it. */
+static CUresult follow_end(const struct gpc_route *later, const struct gpc_route *end)
+{
+    bool same = later->context == end->context && later->stream == end->stream;
+    return same ? CUDA_SUCCESS : follow_event(later, end);
 }
 
 /* --- what is asked for -------------------------------------------------------------- */
@@ -182,6 +196,7 @@ CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc
     CUresult r = named_end(op, on, stream, &named);
     if (r != CUDA_SUCCESS)
         return r;
+    uint64_t work = gpc_behind_work(named.session);
     reads = writes = named;
     bool reads_here = is_at(&named, from), writes_here = is_at(&named, to);
     if (!reads_here)
@@ -197,6 +212,8 @@ CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc
     /* and what follows in the named stream finds the bytes there */
     if (r == CUDA_SUCCESS && !writes_here)
         r = follow(&named, &writes);
+    if (r == CUDA_SUCCESS && reads_here && !writes_here)
+        gpc_behind_copy(&named, &writes, work, READER_MESSAGES);
     return r;
 }
 
@@ -207,6 +224,8 @@ CUresult gpc_peer_wait(uint16_t op, const struct gpc_route *on, CUstream stream,
     CUresult r = named_end(op, on, stream, &named);
     if (r != CUDA_SUCCESS)
         return r;
+    if (gpc_behind_end(&named, event, &other))
+        return follow_end(&named, &other);
     CUcontext context = gpc_context_any(gpc_session_of_handle((uint64_t)event), -1);
     if (!context)
         return CUDA_ERROR_INVALID_HANDLE;

@@ -83,6 +83,7 @@ struct gpc_session {
     struct gpc_idle idle[GPC_IDLE_KNOWN];
     /* the last message that is not quiet, and the last that tidies; read without the lock */
     uint64_t busy_seq, tidied_seq;
+    uint64_t busy_count;               /* of those that are not quiet; read without the lock */
     struct gpc_event_page *event_page; /* event_page.h; without a lock */
     bool event_page_wanted;
     struct gpc_completions *completions; /* completion.h; without a lock */

@@ -64,6 +64,14 @@ def test_between_hosts(
     assert result.stats["bytes_sent"] + result.stats["bytes_received"] < copied / 4
 
 
+def test_events_behind_copies(
+    toolchain: Toolchain, pair: tuple[PoolServer, PoolServer], transport: str
+) -> None:
+    """Who waits for one where the bytes are hears of it there; of more, if there is more to it."""
+    program = str(toolchain.driver_program("driver_behind"))
+    passes(pair[0].run([program, "2"], transport, **over(pair)), "driver_behind")
+
+
 def test_the_runtime(
     toolchain: Toolchain, pair: tuple[PoolServer, PoolServer], transport: str
 ) -> None:
