@@ -9,6 +9,8 @@
 /* What a close may spend on sending the rest. */
 #define CLOSE_MS 1000
 
+_Static_assert(GATHER_BYTES <= TLS_CHUNK, "what is gathered is sealed at once");
+
 bool tcp_is_forked(const struct gp_channel *ch)
 {
     return ch->generation != gp_fork_generation();

@@ -15,6 +15,8 @@
 
 /* Sealed bytes of a chunk, with what records and a change of keys add, and a piece's opening. */
 #define SEALED_ROOM (TLS_CHUNK + ((size_t)8 << 10))
+_Static_assert(SEALED_ROOM - TLS_CHUNK >= (TLS_CHUNK / SEAL_CONTENT_MOST + 2) * SEAL_BESIDE + 512,
+               "a chunk's records, and what goes with them");
 #define OPENING_ROOM ((size_t)128 << 10)
 /* Of a handshake, no honest peer needs more. */
 #define SHAKE_MOST ((size_t)16 << 10)
@@ -51,7 +53,7 @@ struct tcp_tls {
     struct seal seals;
     struct bytes in;
     struct seal opens;
-    unsigned char *memory; /* of both, and of what opens */
+    unsigned char *memory; /* of both buffers, and of what opens */
 };
 
 /* --- the socket's side, as OpenSSL sees it -------------------------------------------- */
@@ -149,7 +151,7 @@ static int key_find(SSL *ssl, const unsigned char *id, size_t id_size, SSL_SESSI
 
 /* --- what a handshake leaves -------------------------------------------------------------- */
 
-/* "NAME NONCE SECRET", as for a file of keys: `line` behind the name. */
+/* The secret of a line "NAME NONCE SECRET", if it has that name. */
 static bool secret_read(const char *line, const char *name, unsigned char *secret)
 {
     size_t length = strlen(name);
@@ -204,7 +206,7 @@ static int shaken(struct tcp_tls *t)
     if (rc == 0)
         rc = seal_begin(&t->seals, common.library, cipher, ours, NULL);
     if (rc == 0)
-        rc = seal_begin(&t->opens, common.library, cipher, theirs, t->memory);
+        rc = seal_begin(&t->opens, common.library, cipher, theirs, t->in.at + OPENING_ROOM);
     ERR_clear_error();
     if (rc)
         return rc;
@@ -232,11 +234,11 @@ static int context_set(SSL_CTX *c)
 /* In one piece, which the system takes back whole and of which what is never used costs nothing. */
 static bool memory_make(struct tcp_tls *t)
 {
-    t->memory = malloc(SEAL_REST_BYTES + SEALED_ROOM + OPENING_ROOM);
+    t->memory = malloc(SEALED_ROOM + OPENING_ROOM + SEAL_REST_BYTES);
     if (!t->memory)
         return false;
-    t->out = (struct bytes){.at = t->memory + SEAL_REST_BYTES, .room = SEALED_ROOM};
-    t->in = (struct bytes){.at = t->out.at + SEALED_ROOM, .room = OPENING_ROOM};
+    t->out = (struct bytes){.at = t->memory, .room = SEALED_ROOM};
+    t->in = (struct bytes){.at = t->memory + SEALED_ROOM, .room = OPENING_ROOM};
     return true;
 }
 
