@@ -25,8 +25,11 @@
 /* Where an estimate may be why it does not fit, NVML is asked. */
 static bool fits(struct gpw_session *s, uint32_t ordinal, struct gp_seat *seat, uint64_t bytes)
 {
-    if (!gp_seat_memory_fits(seat, bytes) && s->accounts[ordinal].estimated)
-        gpw_quota_reconcile(s, ordinal);
+    if (gp_seat_memory_fits(seat, bytes))
+        return true;
+    if (!s->accounts[ordinal].estimated)
+        return false;
+    gpw_quota_reconcile(s, ordinal);
     return gp_seat_memory_fits(seat, bytes);
 }
 
@@ -94,6 +97,8 @@ bool gpw_quota_estimate(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 /* Nobody says what is held, so nothing of it is charged. */
 static void estimate_forget(struct gp_seat *seat, struct gpw_account *a)
 {
+    if (!a->estimated)
+        return;
     gp_seat_memory_give(seat, a->estimated);
     a->overhead -= a->estimated;
     a->estimated = 0;
