@@ -120,6 +120,9 @@ uint64_t gp_step_turn_end(const struct gp_board *f, const struct tenant_slot *t,
 bool gp_step_over(const struct gp_board *f, const struct tenant_slot *t,
                   const struct tenant_slot *other, uint64_t now)
 {
+    /* one that is a little behind would begin the next step and end it in a turn of its own */
+    uint64_t little = t->step / 2 * 1000 / gp_board_weight(t);
     return t->step && !f->window_end && now + t->step / 2 > f->quantum_end &&
-           now >= f->turn_before + 2 * EACH_LEAST && gp_gang_due(f, other) < gp_gang_due(f, t);
+           now >= f->turn_before + 2 * EACH_LEAST &&
+           gp_gang_due(f, other) < gp_gang_due(f, t) + little;
 }
