@@ -87,7 +87,7 @@ static CUresult add(uint16_t op, CUlinkState state, CUjitInputType type, const v
     const struct gpc_image image = {.count = 1, .pieces = &piece, .total = size};
     const struct gpc_jit_options *o = &link->options;
     unsigned char hash[32];
-    gpc_image_name(&image, hash);
+    gpc_image_name(NULL, &image, hash);
     gpc_image_lock(hash);
     if ((r = gpc_image_put(NULL, &image, hash)) == CUDA_SUCCESS)
         r = gpc_wire_gp_link_add(state, type, hash, name ? name : "", own.count, own.pairs,

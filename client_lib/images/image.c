@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "movers.h"
+#include "operations_there.h"
+#include "route.h"
 
 /* The wrapper, as nvcc lays it into the application. */
 struct wrapper {
@@ -163,8 +165,21 @@ static bool name_with_movers(const struct gpc_image *image, unsigned movers,
     return true;
 }
 
-void gpc_image_name(const struct gpc_image *image, unsigned char name[GP_IMAGE_NAME_BYTES])
+/* A worker of a release before it came knows images by their names of then. */
+static bool knows_names(const struct gpc_route *on)
 {
+    struct gpc_route route = on ? *on : gpc_route_here();
+    const struct gpc_session *s = gpc_route_session(&route);
+    return !s || gpc_session_has(s, GP_OP_gp_topology);
+}
+
+void gpc_image_name(const struct gpc_route *on, const struct gpc_image *image,
+                    unsigned char name[GP_IMAGE_NAME_BYTES])
+{
+    if (!knows_names(on)) {
+        gp_image_name_before(image->pieces, image->count, name);
+        return;
+    }
     unsigned movers = image->total > GP_IMAGE_EAGER ? gpc_movers() : 0;
     if (movers == 0 || !name_with_movers(image, movers, name))
         gp_image_name(image->pieces, image->count, image->total, name);

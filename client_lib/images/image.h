@@ -15,6 +15,8 @@
 #include "fatbin.h"
 #include "image_name.h"
 
+struct gpc_route;
+
 struct gpc_image {
     /* Piece 0 is what is linked already: the whole of a bare image; a fat binary without files
      * where all is left to the driver. Pieces 1… are prelinked, for its linker. */
@@ -34,7 +36,8 @@ void gpc_image_release(struct gpc_image *image);
 
 /* Of the pieces' bytes one after the other, as they are sent. That of a long image is found out
  * with the movers (movers.h). */
-void gpc_image_name(const struct gpc_image *image, unsigned char name[GP_IMAGE_NAME_BYTES]);
+void gpc_image_name(const struct gpc_route *on, const struct gpc_image *image,
+                    unsigned char name[GP_IMAGE_NAME_BYTES]);
 
 /* From an image's first piece until it is loaded: the worker drops what it has loaded, so another
  * thread's of the same hash would be sent into it, or be missing. */
@@ -43,7 +46,6 @@ void gpc_image_unlock(const unsigned char hash[32]);
 
 /* Send the pieces as one, to be kept there under its hash (image_load.c; NULL: where the thread
  * is). Under its lock. */
-struct gpc_route;
 CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image *image,
                        const unsigned char hash[32]);
 

@@ -100,7 +100,7 @@ static CUresult load_pieces(const struct gpc_route *on, const struct gpc_load *l
                             const struct gpc_jit_options *options, uint64_t *id)
 {
     unsigned char hash[32];
-    gpc_image_name(image, hash);
+    gpc_image_name(on, image, hash);
     bool eager = image->total <= GP_IMAGE_EAGER;
     uint32_t state = GP_IMAGE_MISSING;
     gpc_image_lock(hash);

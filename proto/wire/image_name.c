@@ -122,3 +122,13 @@ void gp_image_naming_end(struct gp_image_naming *n, unsigned char name[GP_IMAGE_
     free(n->leaves);
     n->leaves = NULL;
 }
+
+void gp_image_name_before(const struct gp_image_part *parts, uint32_t part_count,
+                          unsigned char name[GP_IMAGE_NAME_BYTES])
+{
+    struct gp_sha256 h;
+    gp_sha256_start(&h);
+    for (uint32_t i = 0; i < part_count; i++)
+        gp_sha256_add(&h, parts[i].data, parts[i].size);
+    gp_sha256_finish(&h, name);
+}

@@ -36,6 +36,9 @@ struct gp_image_naming {
 void gp_image_name(const struct gp_image_part *parts, uint32_t part_count, uint64_t total,
                    unsigned char name[GP_IMAGE_NAME_BYTES]);
 void gp_image_name_of(const void *data, uint64_t size, unsigned char name[GP_IMAGE_NAME_BYTES]);
+/* As releases before the first with gp_topology named it: SHA-256 over the image alone. */
+void gp_image_name_before(const struct gp_image_part *parts, uint32_t part_count,
+                          unsigned char name[GP_IMAGE_NAME_BYTES]);
 
 /* The same by several threads. False: there is no memory for the leaves' hashes. */
 bool gp_image_naming_begin(struct gp_image_naming *n, const struct gp_image_part *parts,

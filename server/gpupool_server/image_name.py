@@ -12,12 +12,15 @@ class ImageName:
     """The name of an image of ``size`` bytes that comes piece by piece."""
 
     def __init__(self, size: int) -> None:
+        #: As releases before the first with leaves named it.
+        self._before = hashlib.sha256()
         self._root = hashlib.sha256(b"gpupool image 1\0" + size.to_bytes(8, "little"))
         self._leaf = hashlib.sha256()
         self._room = LEAF  #: in the leaf
 
     def add(self, piece: bytes) -> None:
         """The bytes that follow."""
+        self._before.update(piece)
         left = memoryview(piece)
         while left:
             part, left = left[: self._room], left[self._room :]
@@ -31,6 +34,10 @@ class ImageName:
         if self._room < LEAF:
             self._end_leaf()
         return self._root.hexdigest()
+
+    def names(self) -> tuple[str, str]:
+        """That, and what clients of releases before call it."""
+        return self.hex(), self._before.hexdigest()
 
     def _end_leaf(self) -> None:
         self._root.update(self._leaf.digest())

@@ -4,8 +4,7 @@
 
     STATE/images/TENANT/HASH        TENANT is a digest of who it is, HASH the image's name
 
-(:mod:`gpupool_server.image_name`). Files of releases that named images otherwise are asked for by
-nobody, and go as those that nobody has used.
+(:mod:`gpupool_server.image_name`), or what clients of releases before call it.
 
 The server alone writes there, and writes what it has hashed itself. A file is never changed, only
 replaced or removed, so that workers can map it. They may read the folder of their own tenant:
@@ -119,7 +118,7 @@ class ImageStore:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(draft, flags, 0o644), "wb", buffering=0) as file:
                 os.fchmod(file.fileno(), 0o644)
-                if _copy(source, size, file.fileno()) != name:
+                if name not in _copy(source, size, file.fileno()):
                     raise ImageError("an image is not what its hash says")
             draft.rename(folder / name)
         except BaseException:
@@ -175,16 +174,16 @@ def _is_whole(path: Path, size: int) -> bool:
             info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode) or info.st_size != size:
                 return False
-            return _name_of(file, size) == path.name
+            return path.name in _names_of(file, size)
     except OSError:
         return False
 
 
-def _name_of(file: BinaryIO, size: int) -> str:
+def _names_of(file: BinaryIO, size: int) -> tuple[str, ...]:
     name = ImageName(size)
     while piece := file.read(PIECE):
         name.add(piece)
-    return name.hex()
+    return name.names()
 
 
 def _check_source(source: int, size: int) -> None:
@@ -198,8 +197,8 @@ def _check_source(source: int, size: int) -> None:
         raise ImageError("an image came in a file that is too short")
 
 
-def _copy(source: int, size: int, target: int) -> str:
-    """The name of what was written, which is what was read: the worker may change it meanwhile."""
+def _copy(source: int, size: int, target: int) -> tuple[str, ...]:
+    """The names of what was written, which is what was read: the worker may change it meanwhile."""
     name = ImageName(size)
     at = 0
     while at < size:
@@ -210,4 +209,4 @@ def _copy(source: int, size: int, target: int) -> str:
         at += len(piece)
         while piece:
             piece = piece[os.write(target, piece) :]
-    return name.hex()
+    return name.names()

@@ -435,12 +435,12 @@ static void image_name(void **state)
     memcpy(joined, a, FATBIN_SIZE);
     memcpy(joined + FATBIN_SIZE, b, FATBIN_SIZE);
     assert_int_equal(gpc_image_describe(a, &out), CUDA_SUCCESS);
-    gpc_image_name(&out, one);
+    gpc_image_name(NULL, &out, one);
     gp_image_name_of(a, FATBIN_SIZE, expected);
     assert_memory_equal(one, expected, 32);
     gpc_image_release(&out);
     assert_int_equal(gpc_image_describe(&w, &out), CUDA_SUCCESS);
-    gpc_image_name(&out, two);
+    gpc_image_name(NULL, &out, two);
     gp_image_name_of(joined, sizeof joined, expected);
     assert_memory_equal(two, expected, 32);
     gpc_image_release(&out);
@@ -461,7 +461,7 @@ static void long_image_name(void **state)
     for (size_t cut = 0; cut <= TOTAL; cut += TOTAL / 7) {
         const struct gp_image_part parts[] = {{bytes, cut}, {bytes + cut, TOTAL - cut}};
         const struct gpc_image image = {.count = 2, .pieces = parts, .total = TOTAL};
-        gpc_image_name(&image, got);
+        gpc_image_name(NULL, &image, got);
         assert_memory_equal(got, expected, 32);
     }
     free(bytes);

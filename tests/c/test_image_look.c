@@ -47,6 +47,9 @@ static void both_are_found(uint64_t total)
     assert_false(look_at(&prints, false).prints); /* nobody asked */
     assert_true(look_at(&silent, true).is_genuine);
     assert_false(look_at(&silent, true).prints);
+    const struct gp_image_part whole = {silent.bytes, total};
+    gp_image_name_before(&whole, 1, silent.hash); /* a client of a release before */
+    assert_true(look_at(&silent, true).is_genuine);
     silent.bytes[total / 2] ^= 1;
     assert_false(look_at(&silent, true).is_genuine);
     free(prints.bytes);

@@ -27,6 +27,7 @@ RENUMBERED = {
     "gp_captured_close": 65003,
     "gp_host_gone": 65004,
     "gp_memory_free": 65005,
+    "gp_topology": 65006,  # nor images' names of now
 }
 
 

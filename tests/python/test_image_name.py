@@ -36,3 +36,9 @@ def test_pieces_may_be_of_any_size(piece: int) -> None:
     for at in range(0, MOST, piece):
         name.add(DATA[at : at + piece])
     assert name.hex() == image_name(DATA)
+
+
+def test_clients_of_releases_before_have_another_name() -> None:
+    name = ImageName(MOST)
+    name.add(DATA)
+    assert name.names() == (image_name(DATA), hashlib.sha256(DATA).hexdigest())
