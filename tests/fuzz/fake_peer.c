@@ -19,9 +19,13 @@ struct gp_channel {
     bool open;
     unsigned put, taken;
     uint8_t nonce[GPW_PEER_NONCE];
+    gp_land_fn *lands; /* where data is written that is said to be long */
+    void *lands_for;
+    uint64_t lent; /* messages */
     struct {
         _Alignas(8) uint8_t bytes[MESSAGE_MOST];
         size_t size;
+        bool landed;
     } queue[QUEUE];
 };
 
@@ -44,6 +48,20 @@ static const uint8_t secret[GPW_PEER_SECRET];
 
 /* --- what the peer says ------------------------------------------------------------------- */
 
+/* Under the lock. As a transport does: the worker's word is kept, and what belongs elsewhere is
+ * not in the message. */
+static bool put_landed(struct gp_channel *ch, unsigned char *bytes, size_t size)
+{
+    struct gp_landing to;
+    if (!ch->lands || size < GP_MESSAGE_HEAD || !ch->lands(ch->lands_for, bytes, size, &to))
+        return false;
+    if (to.begin == 0 || to.begin > size || to.size > size - to.begin)
+        abort();
+    memcpy(to.to, bytes + to.begin, to.size);
+    memset(bytes + to.begin, 0x5a, to.size);
+    return true;
+}
+
 /* Under the lock. */
 static void put(struct gp_channel *ch, const void *bytes, size_t size)
 {
@@ -52,6 +70,7 @@ static void put(struct gp_channel *ch, const void *bytes, size_t size)
     unsigned at = ch->put++ % QUEUE;
     memcpy(ch->queue[at].bytes, bytes, size);
     ch->queue[at].size = size;
+    ch->queue[at].landed = put_landed(ch, ch->queue[at].bytes, size);
     pthread_cond_broadcast(&fake.changed);
 }
 
@@ -196,12 +215,13 @@ static int peer_connect(const char *url, int timeout_ms, struct gp_channel **out
 static int peer_send(struct gp_channel *ch, const struct iovec *iov, int count, unsigned flags)
 {
     struct gpw_peer_message m;
-    (void)flags;
     pthread_mutex_lock(&fake.lock);
     int rc = ch->open ? 0 : -EPIPE;
     /* the worker's own are right; those without data are looked at */
     if (rc == 0 && count == 1 && gpw_peer_decode(iov[0].iov_base, iov[0].iov_len, &m) == 0)
         answer_opening(ch, &m);
+    if (rc == 0 && flags & GP_SEND_LENT)
+        ch->lent++;
     pthread_mutex_unlock(&fake.lock);
     return rc;
 }
@@ -240,6 +260,40 @@ static void peer_release(struct gp_channel *ch)
     pthread_mutex_unlock(&fake.lock);
 }
 
+static uint64_t peer_lent(const struct gp_channel *ch)
+{
+    return __atomic_load_n(&ch->lent, __ATOMIC_RELAXED);
+}
+
+/* The last one is let go of later, by the next one or the take-back. */
+static uint64_t peer_returned(const struct gp_channel *ch)
+{
+    uint64_t lent = peer_lent(ch);
+    return lent ? lent - 1 : 0;
+}
+
+static int peer_take_back(struct gp_channel *ch)
+{
+    (void)ch;
+    return 0;
+}
+
+static void peer_land(struct gp_channel *ch, gp_land_fn *ask, void *owner)
+{
+    pthread_mutex_lock(&fake.lock);
+    ch->lands = ask;
+    ch->lands_for = owner;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+static bool peer_landed(const struct gp_channel *ch)
+{
+    pthread_mutex_lock(&fake.lock);
+    bool landed = ch->queue[ch->taken % QUEUE].landed;
+    pthread_mutex_unlock(&fake.lock);
+    return landed;
+}
+
 static void peer_close(struct gp_channel *ch)
 {
     pthread_mutex_lock(&fake.lock);
@@ -257,9 +311,15 @@ static const struct gp_transport peer_transport = {
     .listener_close = peer_listener_close,
     .connect = peer_connect,
     .send = peer_send,
+    .lent = peer_lent,
+    .returned = peer_returned,
+    .take_back = peer_take_back,
     .flush = peer_flush,
     .recv = peer_recv,
     .release = peer_release,
+    .land = peer_land,
+    .landed = peer_landed,
+    .ground = peer_close,
     .close = peer_close,
 };
 

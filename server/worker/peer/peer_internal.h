@@ -69,7 +69,9 @@ struct gpw_lane {
     struct gpw_lane_ring free_in, free_out;
     unsigned busy;        /* slots taken; under the lock */
     unsigned promised;    /* of these, to pieces that are coming; under the lock */
-    void *pinned;         /* of the slots and the words */
+    void *pinned;         /* of the words */
+    void *bytes;          /* of the slots */
+    bool registered;      /* they are pinned */
     struct gp_seat *seat; /* of its GPU; NULL: no turns */
     /* A stream that is blocked waits for its word to be 1, and writes 1 to its mark before. */
     uint32_t *words, *marks;

@@ -2,6 +2,7 @@
 #include "peer_internal.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "budget.h"
@@ -10,7 +11,9 @@
 
 /* For a piece to come or to leave whose context ends. */
 #define ENOUGH_SECONDS 2
-#define LANE_PINNED (2 * GPW_LANE_SLOTS * GP_CHUNK_MAX + 2 * GPW_LANE_WORDS * sizeof(uint32_t))
+#define LANE_SLOTS_BYTES (2 * GPW_LANE_SLOTS * (size_t)GP_CHUNK_MAX)
+#define LANE_WORDS_BYTES (2 * GPW_LANE_WORDS * sizeof(uint32_t))
+#define LANE_PINNED (LANE_SLOTS_BYTES + LANE_WORDS_BYTES)
 
 static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
 {
@@ -23,6 +26,10 @@ static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
         s->driver->cuStreamDestroy_v2(lane->out);
     if (lane->pinned)
         s->driver->cuMemFreeHost(lane->pinned);
+    if (lane->registered)
+        s->driver->cuMemHostUnregister(lane->bytes);
+    if (lane->bytes)
+        munmap(lane->bytes, LANE_SLOTS_BYTES);
     gpw_budget_give(s, GPW_USE_STAGING, LANE_PINNED);
     free(lane);
 }
@@ -34,24 +41,40 @@ static void ring_add(struct gpw_lane_ring *ring, struct gpw_lane_slot *slot)
     ring->end = &slot->next;
 }
 
+/* Ordinary memory: a transport may ask the kernel of it what it may not of a driver's own. */
+static CUresult lane_bytes(struct gpw_session *s, struct gpw_lane *lane)
+{
+    void *bytes = mmap(NULL, LANE_SLOTS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                       -1, 0);
+    if (bytes == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    lane->bytes = bytes;
+    madvise(bytes, LANE_SLOTS_BYTES, MADV_HUGEPAGE);
+    CUresult r = s->driver->cuMemHostRegister_v2(bytes, LANE_SLOTS_BYTES,
+                                                 CU_MEMHOSTREGISTER_PORTABLE);
+    lane->registered = r == CUDA_SUCCESS;
+    return r;
+}
+
 static CUresult lane_fill(struct gpw_session *s, struct gpw_lane *lane)
 {
     struct gpw_driver *d = s->driver;
-    CUresult r = d->cuMemHostAlloc(&lane->pinned, LANE_PINNED,
+    CUresult r = d->cuMemHostAlloc(&lane->pinned, LANE_WORDS_BYTES,
                                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (r == CUDA_SUCCESS)
+        r = lane_bytes(s, lane);
     if (r == CUDA_SUCCESS)
         r = d->cuStreamCreate(&lane->in, CU_STREAM_NON_BLOCKING);
     if (r == CUDA_SUCCESS)
         r = d->cuStreamCreate(&lane->out, CU_STREAM_NON_BLOCKING);
     for (unsigned i = 0; i < 2 * GPW_LANE_SLOTS && r == CUDA_SUCCESS; i++) {
         struct gpw_lane_slot *slot = &lane->slots[i];
-        slot->memory = (char *)lane->pinned + i * GP_CHUNK_MAX;
+        slot->memory = (char *)lane->bytes + i * GP_CHUNK_MAX;
         r = d->cuEventCreate(&slot->event, CU_EVENT_DISABLE_TIMING);
         ring_add(i < GPW_LANE_SLOTS ? &lane->free_in : &lane->free_out, slot);
     }
     if (r == CUDA_SUCCESS) {
-        lane->words = (uint32_t *)(void *)((char *)lane->pinned +
-                                           2 * GPW_LANE_SLOTS * GP_CHUNK_MAX);
+        lane->words = lane->pinned;
         lane->marks = lane->words + GPW_LANE_WORDS;
         r = d->cuMemHostGetDevicePointer_v2(&lane->words_device, lane->words, 0);
     }
