@@ -30,7 +30,7 @@ from harness import (
     run_program,
     wait_until,
 )
-from peer_client import LEGACY, Worker, join, worker_of
+from peer_client import LEGACY, Worker, worker_of
 from pool_harness import PoolManager
 from raw_client import RawClient, ask_for_session, query_of, worker_version
 from toolchain import Toolchain
@@ -295,12 +295,17 @@ def test_killed_worker_gives_errors_and_no_hang(
     assert len(result.own_lines()) == 1, result.explain()
 
 
-def test_workers_encrypt_between_each_other(encrypting: PoolServer) -> None:
+@pytest.mark.parametrize("way", ["tcp", "zmq"])
+def test_workers_encrypt_between_each_other(encrypting: PoolServer, way: str) -> None:
     with worker_of(encrypting) as a, worker_of(encrypting) as b:
-        result, url = a.listen(os.urandom(16), peer=3)
-        assert result == 0
-        assert len(bytes.fromhex(key_of(url))) == 32
-        join(a, b)
+        secret = os.urandom(16)
+        result, url = a.listen(secret)
+        assert (result, url.partition("://")[0]) == (0, "tls")
+        if way == "zmq":  # which it takes when it is asked again
+            result, url = a.listen(secret)
+            assert (result, url.partition("://")[0]) == (0, "tcp")
+            assert len(bytes.fromhex(key_of(url))) == 32
+        assert b.connect(secret, url) == 0
         data = random.Random(1).randbytes(3 << 20)
         source, target = a.allocate(len(data)), b.allocate(len(data))
         a.write(source, data)

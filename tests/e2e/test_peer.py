@@ -369,6 +369,27 @@ def test_a_context_ends_under_transfers(pair: Pair) -> None:
     assert_works(a, b, 9)
 
 
+@pytest.mark.parametrize("after", [0, 1, 2, 4])
+def test_a_context_ends_while_the_other_stands(server: PoolServer, pair: Pair, after: int) -> None:
+    """Memory that a piece was on its way to was waited for as long as the other worker stood."""
+    a, b = pair
+    size = 24 * CHUNK
+    pid = worker_pid(server, a)
+    a.peer_send(LEGACY, 1, a.allocate(size), size)
+    b.peer_recv(b.stream(), 1, b.allocate(size), size)
+    for _ in range(after):
+        b.busy(LEGACY)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        released = struct.pack("<QiI", handle(KIND_CONTEXT, 1), 0, 0)
+        assert b.result("gp_primary_release", released) == 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    again = struct.pack("<QiI", handle(KIND_CONTEXT, 2), 0, 0)
+    assert b.result("gp_primary_retain", again) == 0
+    assert a.synchronize() == 0
+
+
 def test_counted(pair: Pair, server: PoolServer) -> None:
     """By the workers; the bytes have not passed the client."""
     a, b = pair
