@@ -103,6 +103,24 @@ static uint64_t round_of(const struct gp_board *f, uint64_t now, uint64_t *sum)
     return round == UINT64_MAX ? 0 : round < least ? least : round;
 }
 
+/* How long its turn may be until it is ahead of one that waits for steps; most at most, and not much
+ * less: what a turn of one step lacks comes with the next ones sooner, a little each, for with what
+ * is owed for long a turn would have room for the beginning of another step. */
+static uint64_t owed_back(const struct gp_board *f, const struct tenant_slot *t, uint64_t most,
+                          uint64_t now)
+{
+    uint64_t due = gp_gang_due(f, t), least = most - most / 4;
+    for (int i = 0; i < GP_BOARD_TENANTS; i++) {
+        const struct tenant_slot *o = &f->tenants[i];
+        if (o == t || !o->step || !counts(o, now))
+            continue;
+        uint64_t its = gp_gang_due(f, o), ns = its > due ? (its - due) / 1000 : 0;
+        ns *= gp_board_weight(t);
+        most = ns < most ? ns : most;
+    }
+    return most < least ? least : most;
+}
+
 uint64_t gp_step_turn_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now)
 {
     uint64_t sum, round = f->window_end ? 0 : round_of(f, now, &sum);
@@ -112,8 +130,10 @@ uint64_t gp_step_turn_end(const struct gp_board *f, const struct tenant_slot *t,
     ns = ns < GP_QUANTUM_MOST ? ns : GP_QUANTUM_MOST;
     if (f->turn_began + ns < least)
         ns = least - f->turn_began;
-    if (!t->step) /* nobody waits for what it ends with, and that is of its part, too */
+    if (!t->step) { /* nobody waits for what it ends with, and that is of its part, too */
+        ns = owed_back(f, t, ns, now);
         ns -= t->drain < ns / 4 ? t->drain : ns / 4;
+    }
     return f->turn_began + (ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns);
 }
 
