@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from harness import PoolServer
+from harness import PoolServer, wait_until
 from peer_client import (
     CHUNK,
     INVALID_VALUE,
@@ -111,7 +111,11 @@ def test_the_wrong_secret(server: PoolServer) -> None:
         assert b.wait_for_error() == ("gp_peer_send", INVALID_VALUE)
         assert b.connect(b"1" * 16, url) == 0
         assert_works(a, b, 9)
-    assert url not in server.log.read_text(encoding="utf-8").partition(b"1".hex() * 16)[2]
+    word = url.partition("door=")[2].partition("#")[0]
+    assert len(word) == 32
+    log = server.log
+    wait_until(lambda: "is not the worker that should" in log.read_text(), "it was said")
+    assert word not in log.read_text(encoding="utf-8")
 
 
 def test_the_right_one_comes_while_a_wrong_one_is_looked_at(server: PoolServer) -> None:

@@ -297,8 +297,8 @@ static bool may_connect(const struct gpw_peers_at *site, char address[GP_PEER_UR
     if (!wrong && !gpw_peer_may_go(address, own && gpw_peer_is_loopback(own)))
         wrong = "it is no other host's";
     if (wrong)
-        gpw_log("warn", "the client's address of another worker, %.200s, is refused: %s", address,
-                wrong);
+        gpw_log("warn", "the client's address of another worker, %.*s, is refused: %s",
+                gpw_peer_shown(address), address, wrong);
     return !wrong;
 }
 
@@ -320,7 +320,8 @@ CUresult gpw_gp_peer_connect(struct gpw_session *s, struct gpw_token token, uint
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct gpw_peer *p = peer_new(s, peer, secret, address, &err);
     if (!p) {
-        gpw_log("warn", "peer %u: cannot connect to %.200s: %s", peer, address, err.text);
+        gpw_log("warn", "peer %u: cannot connect to %.*s: %s", peer, gpw_peer_shown(address),
+                address, err.text);
         free(j);
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -121,8 +121,8 @@ static int link_connect(struct gpw_peer *p, struct gp_error *err)
     rc = prove_connecting(p, deadline);
     if (rc == 0)
         return 0;
-    gp_error_set(err, "%.200s did not prove to be the worker that it should be: %s", p->url,
-                 strerror(-rc));
+    gp_error_set(err, "%.*s did not prove to be the worker that it should be: %s",
+                 gpw_peer_shown(p->url), p->url, strerror(-rc));
     return -1;
 }
 
@@ -189,12 +189,13 @@ static int link_accept(struct gpw_peer *p, struct gp_error *err)
         rc = prove_listening(p);
         if (rc == 0)
             return 0;
-        gpw_log("warn", "peer %u: who connected to %s is not the worker that should: %s", p->index,
-                p->url, strerror(-rc));
+        gpw_log("warn", "peer %u: who connected to %.*s is not the worker that should: %s",
+                p->index, gpw_peer_shown(p->url), p->url, strerror(-rc));
         if (listen_again(p, deadline, err) != 0)
             return -1;
     }
-    gp_error_set(err, "no worker connected to %.200s within %d s", p->url, ACCEPT_MS / 1000);
+    gp_error_set(err, "no worker connected to %.*s within %d s", gpw_peer_shown(p->url), p->url,
+                 ACCEPT_MS / 1000);
     return -1;
 }
 

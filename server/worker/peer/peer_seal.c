@@ -9,6 +9,7 @@
 
 #define TIME_DIGITS 16
 #define MAC_DIGITS 64
+#define SHOWN_MOST 200
 
 static void mac_of(const uint8_t key[GPW_PEER_KEY], const uint8_t secret[GPW_PEER_SECRET],
                    const char time[TIME_DIGITS], const char *url, char hex[MAC_DIGITS + 1])
@@ -109,4 +110,10 @@ bool gpw_peer_may_go(const char *url, bool own_loopback)
     if (gpw_peer_is_loopback(url))
         return own_loopback;
     return !begins(host, never);
+}
+
+int gpw_peer_shown(const char *url)
+{
+    size_t shown = strcspn(url, "?");
+    return shown < SHOWN_MOST ? (int)shown : SHOWN_MOST;
 }

@@ -28,5 +28,7 @@ const char *gpw_peer_unseal(const uint8_t key[GPW_PEER_KEY], const uint8_t secre
  * `own_loopback`: the worker itself listens at the loopback. */
 bool gpw_peer_may_go(const char *url, bool own_loopback);
 bool gpw_peer_is_loopback(const char *url);
+/* How much of an address a log may have: behind that is its word, which is a key. */
+int gpw_peer_shown(const char *url);
 
 #endif
