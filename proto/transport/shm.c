@@ -262,11 +262,13 @@ static int message_wait(struct gp_channel *ch, int64_t timeout_us, const void **
                         size_t *size)
 {
     int64_t deadline = gp_deadline_us(timeout_us), begin = gp_clock_ns();
+    bool naps = gp_spin_naps(timeout_us);
     for (;;) {
-        int rc = message_wait_spin(ch, deadline, message, size);
+        int rc = naps ? -EAGAIN : message_wait_spin(ch, deadline, message, size);
         if (rc == -EAGAIN)
             rc = message_wait_sleep(ch, deadline, message, size);
-        gp_spin_learn(&ch->spin_recv, rc == 0 ? gp_clock_ns() - begin : INT64_MAX);
+        if (!naps)
+            gp_spin_learn(&ch->spin_recv, rc == 0 ? gp_clock_ns() - begin : INT64_MAX);
         if (rc != -EAGAIN)
             return rc;
         if (dead_reason(ch) || writer_closed(ch))

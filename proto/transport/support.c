@@ -118,6 +118,11 @@ void gp_spin_init(struct gp_spin *spin)
     spin->budget_ns = gp_spin_limit_ns();
 }
 
+bool gp_spin_naps(int64_t timeout_us)
+{
+    return timeout_us >= 0 && timeout_us <= gp_spin_limit_ns() / 1000;
+}
+
 void gp_spin_learn(struct gp_spin *spin, int64_t waited_ns)
 {
     int64_t limit = gp_spin_limit_ns();

@@ -63,6 +63,9 @@ struct gp_spin {
     int64_t budget_ns;
 };
 void gp_spin_init(struct gp_spin *spin);
+/* Whether such a wait is slept, and teaches nothing: who waits for less than a spin may take has
+ * something else to look at in between, so that says nothing of when messages come. */
+bool gp_spin_naps(int64_t timeout_us);
 /* A wait took so long; INT64_MAX: it has not ended. */
 void gp_spin_learn(struct gp_spin *spin, int64_t waited_ns);
 

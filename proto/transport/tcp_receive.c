@@ -128,13 +128,15 @@ static int message_wait(struct gp_channel *ch, int64_t timeout_us, const void **
     if (polls)
         return -EAGAIN;
     int64_t deadline = gp_deadline_us(timeout_us), begin = gp_clock_ns();
-    rc = message_spin(ch, deadline, message, size);
+    bool naps = gp_spin_naps(timeout_us);
+    rc = naps ? -EAGAIN : message_spin(ch, deadline, message, size);
     while (rc == -EAGAIN && (deadline == INT64_MAX || gp_clock_ns() < deadline)) {
         rc = arrival_wait(ch, deadline);
         if (rc == 0)
             rc = message_take(ch, message, size);
     }
-    gp_spin_learn(&ch->spin, rc == 0 ? gp_clock_ns() - begin : INT64_MAX);
+    if (!naps)
+        gp_spin_learn(&ch->spin, rc == 0 ? gp_clock_ns() - begin : INT64_MAX);
     return rc;
 }
 

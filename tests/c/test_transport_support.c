@@ -38,6 +38,17 @@ static void test_short_waits_bring_the_spin_back(void **state)
     assert_int_equal(spin.budget_ns, limit);
 }
 
+/* A worker that waits for its GPU looks for messages every few microseconds. */
+static void test_short_looks_are_no_waits(void **state)
+{
+    (void)state;
+    int64_t limit_us = gp_spin_limit_ns() / 1000;
+    assert_true(gp_spin_naps(0));
+    assert_true(gp_spin_naps(limit_us));
+    assert_false(gp_spin_naps(limit_us + 1));
+    assert_false(gp_spin_naps(-1));
+}
+
 static void test_a_wait_ends_at_its_deadline(void **state)
 {
     (void)state;
@@ -63,6 +74,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_long_waits_are_slept),
         cmocka_unit_test(test_short_waits_bring_the_spin_back),
+        cmocka_unit_test(test_short_looks_are_no_waits),
         cmocka_unit_test(test_a_wait_ends_at_its_deadline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
