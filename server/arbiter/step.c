@@ -142,7 +142,8 @@ bool gp_step_over(const struct gp_board *f, const struct tenant_slot *t,
 {
     /* one that is a little behind would begin the next step and end it in a turn of its own */
     uint64_t little = t->step / 2 * 1000 / gp_board_weight(t);
+    /* the turn in front of it may have been somewhat shorter (owed_back) */
     return t->step && !f->window_end && now + t->step / 2 > f->quantum_end &&
-           now >= f->turn_before + 2 * EACH_LEAST &&
+           now + EACH_LEAST / 2 >= f->turn_before + 2 * EACH_LEAST &&
            gp_gang_due(f, other) < gp_gang_due(f, t) + little;
 }
