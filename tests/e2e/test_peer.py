@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -388,6 +389,31 @@ def test_a_context_ends_while_the_other_stands(server: PoolServer, pair: Pair, a
     again = struct.pack("<QiI", handle(KIND_CONTEXT, 2), 0, 0)
     assert b.result("gp_primary_retain", again) == 0
     assert a.synchronize() == 0
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 4])
+def test_a_context_ends_while_the_other_takes_nothing(
+    server: PoolServer, pair: Pair, after: int
+) -> None:
+    """Pieces that were read ahead behind one that did not leave kept the worker for good."""
+    a, b = pair
+    size = 64 * CHUNK
+    pid = worker_pid(server, a)
+    target, source = a.allocate(size), b.allocate(size)
+    a.peer_recv(LEGACY, 1, target, size)
+    assert a.busy(LEGACY)
+    b.peer_send(b.stream(), 1, source, size)
+    for _ in range(after):
+        b.busy(LEGACY)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.3)  # until what is between them is full
+    try:
+        released = struct.pack("<QiI", handle(KIND_CONTEXT, 1), 0, 0)
+        assert b.result("gp_primary_release", released) == 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    again = struct.pack("<QiI", handle(KIND_CONTEXT, 2), 0, 0)
+    assert b.result("gp_primary_retain", again) == 0
 
 
 def test_counted(pair: Pair, server: PoolServer) -> None:

@@ -406,6 +406,20 @@ static bool fail_in_context(struct gpw_session *s, CUcontext context)
     return over;
 }
 
+/* A piece under way leaves soon, unless another worker takes nothing more. */
+static void fail_all_in_context(struct gpw_session *s, CUcontext context)
+{
+    uint64_t until = gp_now_ns() + GPW_PEER_ENOUGH_SECONDS * UINT64_C(1000000000);
+    while (!fail_in_context(s, context)) {
+        if (gp_now_ns() >= until) {
+            pthread_mutex_lock(&s->peers->lock);
+            gpw_peers_give_up(s->peers);
+            pthread_mutex_unlock(&s->peers->lock);
+        }
+        usleep(100);
+    }
+}
+
 static bool any_in_context(struct gpw_session *s, CUcontext context)
 {
     for (const struct gpw_transfer *t = s->peers->transfers; t; t = t->all_next)
@@ -419,8 +433,7 @@ void gpw_peers_context_ended(struct gpw_session *s, CUcontext context)
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
     s->driver->cuCtxSetCurrent(context);
-    while (!fail_in_context(s, context)) /* a piece under way: soon */
-        usleep(100);
+    fail_all_in_context(s, context);
     for (struct gpw_transfer *t = s->peers->transfers; t; t = t->all_next) {
         t->ending |= t->context == context;
         if (t->ending && t->flag)

@@ -206,6 +206,11 @@ bool gpw_peer_note(struct gpw_peer *p, enum gpw_peer_kind kind, uint64_t tag, ui
 void gpw_peer_down(struct gpw_peer *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* For a piece to come or to leave whose context ends. */
+#define GPW_PEER_ENOUGH_SECONDS 2
+/* It has had that: what is still under way is another worker's fault. The lock is held. Loop only. */
+void gpw_peers_give_up(struct gpw_peers *all);
+
 /* Loop only. The link of this number, NULL: none; whether a transfer refers to it. */
 struct gpw_peer *gpw_peer_of(const struct gpw_session *s, uint32_t index);
 bool gpw_peer_used(const struct gpw_peer *p);

@@ -9,8 +9,6 @@
 #include "gate.h"
 #include "quota.h"
 
-/* For a piece to come or to leave whose context ends. */
-#define ENOUGH_SECONDS 2
 #define LANE_SLOTS_BYTES (2 * GPW_LANE_SLOTS * (size_t)GP_CHUNK_MAX)
 #define LANE_WORDS_BYTES (2 * GPW_LANE_WORDS * sizeof(uint32_t))
 #define LANE_PINNED (LANE_SLOTS_BYTES + LANE_WORDS_BYTES)
@@ -132,13 +130,12 @@ static void lane_wait(struct gpw_lane *lane)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ENOUGH_SECONDS;
+    until.tv_sec += GPW_PEER_ENOUGH_SECONDS;
     while (lane->busy &&
            pthread_cond_timedwait(&lane->all->slot_free, &lane->all->lock, &until) == 0)
         ;
-    for (unsigned i = 0; lane->busy && i < GP_PEERS_MAX; i++)
-        if (lane->all->links[i] && lane->all->links[i]->state == GPW_PEER_UP)
-            gpw_peer_down(lane->all->links[i], "it has stopped in the middle of a message");
+    if (lane->busy)
+        gpw_peers_give_up(lane->all);
     while (lane->busy)
         pthread_cond_wait(&lane->all->slot_free, &lane->all->lock);
 }

@@ -138,6 +138,13 @@ void gpw_peer_down(struct gpw_peer *p, const char *format, ...)
     pthread_cond_broadcast(&p->work);
 }
 
+void gpw_peers_give_up(struct gpw_peers *all)
+{
+    for (unsigned i = 0; i < GP_PEERS_MAX; i++)
+        if (all->links[i] && all->links[i]->state == GPW_PEER_UP)
+            gpw_peer_down(all->links[i], "it has stopped in the middle of a message");
+}
+
 bool gpw_peer_stopped(struct gpw_peer *p)
 {
     pthread_mutex_lock(&p->all->lock);
