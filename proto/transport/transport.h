@@ -159,7 +159,8 @@ struct gp_transport {
     /* Whether that was done with the borrowed message: of it only the bytes before and behind those
      * are there. */
     bool (*landed)(const struct gp_channel *ch);
-    /* Nothing is written there any more when it returns, and the channel is dead. */
+    /* Nothing is written there any more when it returns, and the channel is dead: whoever sends or
+     * receives returns. */
     void (*ground)(struct gp_channel *ch);
 
     /* Shared memory (GP_CAP_SHARE only; NULL elsewhere). The sharing side makes

@@ -459,6 +459,15 @@ static void gpz_close(struct gp_channel *ch)
     channel_free(ch);
 }
 
+/* Whoever sends or receives returns. */
+static void gpz_ground(struct gp_channel *ch)
+{
+    if (is_forked(ch))
+        return;
+    gpz_send_dead_set(ch);
+    gpz_recv_dead_set(ch);
+}
+
 static const char *const zmq_schemes[] = {"tcp://", "ipc://", NULL};
 
 __attribute__((visibility("default"))) extern const struct gp_transport gp_transport_zmq;
@@ -477,6 +486,7 @@ const struct gp_transport gp_transport_zmq = {
     .relieve = gpz_relieve,
     .recv = gpz_recv,
     .release = gpz_release,
+    .ground = gpz_ground,
     .close = gpz_close,
     .ask = gpz_ask,
 };
