@@ -15,6 +15,7 @@ struct copy {
     CUcontext context;
     uint64_t stream;
     struct gpc_route end;
+    uint64_t end_work; /* of the end's session, with the copy */
 };
 
 struct event {
@@ -22,6 +23,7 @@ struct event {
     uint64_t work; /* of its session, with the record */
     uint64_t graphs;
     struct gpc_route end;
+    uint64_t end_work;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -48,7 +50,8 @@ void gpc_behind_copy(const struct gpc_route *named, const struct gpc_route *writ
     copies[s->index] = (struct copy){.work = work == work_before + messages ? work : 0,
                                      .context = named->context,
                                      .stream = named->stream,
-                                     .end = *writes};
+                                     .end = *writes,
+                                     .end_work = gpc_behind_work(writes->session)};
     pthread_mutex_unlock(&lock);
 }
 
@@ -76,11 +79,18 @@ void gpc_behind_recorded(const struct gpc_session *s, CUevent event, uint64_t wo
     struct copy *c = &copies[s->index];
     if (work && c->work == work) {
         c->work += adds;
-        *e = (struct event){event, c->work, graphs(s), c->end};
+        *e = (struct event){event, c->work, graphs(s), c->end, c->end_work};
     } else if (e->event == event) {
         e->event = NULL;
     }
     pthread_mutex_unlock(&lock);
+}
+
+/* Whether what would be recorded there stands for the copy alone: a default stream has all that came
+ * since, of other streams, too. One of ours has copies only. */
+static bool nothing_since(const struct event *e)
+{
+    return e->end.stream != GP_STREAM_LEGACY || e->end_work == gpc_behind_work(e->end.session);
 }
 
 bool gpc_behind_end(const struct gpc_route *waits, CUevent event, struct gpc_route *end)
@@ -91,7 +101,7 @@ bool gpc_behind_end(const struct gpc_route *waits, CUevent event, struct gpc_rou
     *end = e->end;
     /* a graph that ran since may have recorded it again */
     bool known = event && e->event == event && s && e->graphs == graphs(s);
-    bool last = known && e->work == gpc_behind_work(s);
+    bool last = known && e->work == gpc_behind_work(s) && nothing_since(e);
     pthread_mutex_unlock(&lock);
     bool same = known && end->stream == waits->stream && end->context == waits->context;
     return known && end->session == waits->session &&

@@ -175,6 +175,22 @@ static void work_behind(CUstream waits)
     CU(cuStreamSynchronize(streams[0]));
 }
 
+/* Nor is what comes behind the copy at its own end. */
+static void work_behind_there(CUstream waits)
+{
+    use(0);
+    copy(0, 1, NULL);
+    CU(cuEventRecord(event, NULL));
+    use(1);
+    CU(cuLaunchHostFunc(NULL, stay, NULL));
+    CU(cuStreamWaitEvent(waits, event, 0));
+    CU(cuStreamSynchronize(waits));
+    let_go();
+    CU(cuCtxSynchronize());
+    use(0);
+    CU(cuCtxSynchronize());
+}
+
 int main(int argc, char **argv)
 {
     open_both(argc > 1 ? atoi(argv[1]) : 1);
@@ -190,5 +206,6 @@ int main(int argc, char **argv)
     several_records(NULL, NULL);
     another_stream(streams[1]);
     work_behind(streams[1]);
+    work_behind_there(streams[1]);
     return finish("driver_behind");
 }
