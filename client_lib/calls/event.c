@@ -18,13 +18,18 @@
 /* The shadow of such an event. */
 static char others_have_it;
 
+static bool is_others_too(CUevent event)
+{
+    return gpc_handle_shadow(GP_HANDLE_EVENT, (uint64_t)event) == &others_have_it;
+}
+
 CUresult gpc_event_submitted(CUevent event, unsigned flags)
 {
     const uint64_t id = (uint64_t)event;
     int version;
     if (flags & CU_EVENT_INTERPROCESS)
         gpc_handle_attach(id, &others_have_it);
-    if (gpc_handle_shadow(GP_HANDLE_EVENT, id) != &others_have_it)
+    if (!is_others_too(event))
         return CUDA_SUCCESS;
     const struct gpc_route on = gpc_route_to(gpc_session_of_handle(id));
     return gpc_wire_gp_ipc_settle_on(&on, &version);
@@ -73,7 +78,8 @@ CUresult gpc_event_record(const struct gpc_route *on, CUevent event, CUstream st
                           unsigned flags)
 {
     bool adds = true;
-    uint64_t behind = flags ? 0 : gpc_behind_now(*on, stream);
+    /* what others have they may record again, of which nothing is known here */
+    uint64_t behind = flags || is_others_too(event) ? 0 : gpc_behind_now(*on, stream);
     CUresult r = record(on, event, stream, flags, &adds);
     gpc_behind_recorded(on->session, event, r ? 0 : behind, adds);
     return r ? r : gpc_event_submitted(event, 0);

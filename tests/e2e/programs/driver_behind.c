@@ -6,6 +6,8 @@
 #include "driver.h"
 
 #include <semaphore.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { WORDS = 1 << 10, ROUNDS = 20 };
 
@@ -191,8 +193,81 @@ static void work_behind_there(CUstream waits)
     CU(cuCtxSynchronize());
 }
 
+/* --- another process's record -------------------------------------------------------------- */
+
+static int pipes[2][2]; /* to the parent, to the child */
+
+static void tell(int to, const void *bytes, size_t size)
+{
+    REQUIRE(write(pipes[to][1], bytes, size) == (ssize_t)size, "write");
+}
+
+static void hear(int at, void *bytes, size_t size)
+{
+    REQUIRE(read(pipes[at][0], bytes, size) == (ssize_t)size, "the other process has ended");
+}
+
+/* Records the parent's event behind what stays until the parent says so. */
+static void record_theirs(void)
+{
+    CUipcEventHandle name;
+    char word = 0;
+    hear(1, &name, sizeof name);
+    REQUIRE(sem_init(&gate, 0, 0) == 0, "sem_init");
+    CU(cuInit(0));
+    CU(cuDevicePrimaryCtxRetain(&contexts[0], here));
+    use(0);
+    CU(cuIpcOpenEventHandle(&event, name));
+    CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CU(cuLaunchHostFunc(other, stay, NULL));
+    CU(cuEventRecord(event, other));
+    tell(0, &word, 1);
+    hear(1, &word, 1);
+    let_go();
+    CU(cuStreamSynchronize(other));
+    CU(cuEventDestroy(event));
+}
+
+static pid_t other_process(void)
+{
+    REQUIRE(pipe(pipes[0]) == 0 && pipe(pipes[1]) == 0, "pipe");
+    pid_t pid = fork();
+    REQUIRE(pid >= 0, "fork");
+    close(pipes[pid != 0][0]);
+    close(pipes[pid == 0][1]);
+    if (pid == 0) {
+        record_theirs();
+        _exit(finish("driver_behind"));
+    }
+    return pid;
+}
+
+/* In the stream where the copy ends nothing is waited for at all but by what is known here. */
+static void recorded_by_another(void)
+{
+    CUevent shared;
+    CUipcEventHandle name;
+    char word = 0;
+    use(0);
+    CU(cuEventCreate(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    CU(cuIpcGetEventHandle(&name, shared));
+    copy(0, 1, NULL);
+    CU(cuEventRecord(shared, NULL));
+    tell(1, &name, sizeof name);
+    hear(0, &word, 1);
+    use(1);
+    CU(cuStreamWaitEvent(NULL, shared, 0));
+    EXPECT(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY, "not waited for: another's record");
+    tell(1, &word, 1);
+    CU(cuStreamSynchronize(NULL));
+    use(0);
+    CU(cuEventDestroy(shared));
+}
+
 int main(int argc, char **argv)
 {
+    pid_t child = other_process();
+    int status = 0;
     open_both(argc > 1 ? atoi(argv[1]) : 1);
     REQUIRE(sem_init(&gate, 0, 0) == 0, "sem_init");
     to_and_fro(streams[0], streams[1]);
@@ -207,5 +282,7 @@ int main(int argc, char **argv)
     another_stream(streams[1]);
     work_behind(streams[1]);
     work_behind_there(streams[1]);
+    recorded_by_another();
+    REQUIRE(waitpid(child, &status, 0) == child && status == 0, "the other process: %d", status);
     return finish("driver_behind");
 }
