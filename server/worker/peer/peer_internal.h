@@ -161,6 +161,7 @@ struct gpw_peer {
     struct gp_listener *listener; /* the reader's; NULL: connects */
     bool listens;                 /* it began so */
     bool streams;                 /* at an address of our own TCP */
+    bool joining;                 /* its client waits for it; loop's only */
     struct gp_channel *channel;
     pthread_t reader, writer;
     pthread_cond_t work; /* for the writer */

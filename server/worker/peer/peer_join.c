@@ -169,6 +169,8 @@ static bool number_free(struct gpw_peers *all, uint32_t index, bool instead)
     struct gpw_peer *p = all->links[index];
     if (!p)
         return true;
+    if (p->joining) /* and is to hear how it went first */
+        return false;
     enum gpw_peer_state state = state_of(p);
     bool awaits = state == GPW_PEER_OPENING && p->listens && instead;
     if ((state != GPW_PEER_DOWN && !awaits) || gpw_peer_used(p))
@@ -274,6 +276,7 @@ static bool joining_poll(struct gpw_session *s, struct gpw_wait *w)
     struct joining *j = (struct joining *)w;
     struct gpw_peer *p = gpw_peer_of(s, j->peer);
     bool up = state_of(p) == GPW_PEER_UP;
+    p->joining = false;
     if (!up && !gpw_peer_used(p))
         peer_forget(s->peers, j->peer); /* as if it had never been tried */
     gpw_answer_gp_peer_connect(s, j->token, up ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE);
@@ -330,6 +333,7 @@ CUresult gpw_gp_peer_connect(struct gpw_session *s, struct gpw_token token, uint
         free(j);
         return r;
     }
+    p->joining = true;
     *j = (struct joining){{.what = "a peer's connection",
                            .ready = joining_ready,
                            .poll = joining_poll,
