@@ -69,9 +69,10 @@ static unsigned hash_some(const struct gp_image_naming *n, uint64_t leaf,
     return some;
 }
 
+static const unsigned char what[16] = "gpupool image 1";
+
 static void start(struct gp_sha256 *h, uint64_t total)
 {
-    static const unsigned char what[16] = "gpupool image 1";
     unsigned char length[8];
     for (unsigned i = 0; i < sizeof length; i++)
         length[i] = (unsigned char)(total >> (8 * i));
@@ -131,4 +132,18 @@ void gp_image_name_before(const struct gp_image_part *parts, uint32_t part_count
     for (uint32_t i = 0; i < part_count; i++)
         gp_sha256_add(&h, parts[i].data, parts[i].size);
     gp_sha256_finish(&h, name);
+}
+
+bool gp_image_is_named(const void *data, uint64_t size,
+                       const unsigned char name[GP_IMAGE_NAME_BYTES])
+{
+    const struct gp_image_part whole = {.data = data, .size = size};
+    unsigned char real[GP_IMAGE_NAME_BYTES];
+    gp_image_name(&whole, 1, size, real);
+    if (memcmp(real, name, sizeof real) == 0)
+        return true;
+    if (size >= sizeof what && memcmp(data, what, sizeof what) == 0)
+        return false;
+    gp_image_name_before(&whole, 1, real);
+    return memcmp(real, name, sizeof real) == 0;
 }

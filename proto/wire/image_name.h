@@ -39,8 +39,12 @@ void gp_image_name_of(const void *data, uint64_t size, unsigned char name[GP_IMA
 /* As releases before the first with gp_topology named it: SHA-256 over the image alone. */
 void gp_image_name_before(const struct gp_image_part *parts, uint32_t part_count,
                           unsigned char name[GP_IMAGE_NAME_BYTES]);
+/* Whether an image is named so, now or before. What begins as that of which names are made has none
+ * of before, which could be another image's; nor is it an image. */
+bool gp_image_is_named(const void *data, uint64_t size,
+                       const unsigned char name[GP_IMAGE_NAME_BYTES]);
 
-/* The same by several threads. False: there is no memory for the leaves' hashes. */
+/* gp_image_name by several threads. False: there is no memory for the leaves' hashes. */
 bool gp_image_naming_begin(struct gp_image_naming *n, const struct gp_image_part *parts,
                            uint32_t part_count, uint64_t total);
 /* Hash what nobody has begun until nothing is left: for any number of threads. */

@@ -111,6 +111,28 @@ static void others_have_other_names(void **state)
     assert_memory_not_equal(name, other, 32);
 }
 
+/* Its bytes are what the other one's name is made of, and so its name of before would be that. */
+static void none_goes_by_the_name_of_another(void **state)
+{
+    (void)state;
+    unsigned char name[32], other[32], root[24 + 32] = "gpupool image 1";
+    const struct gp_image_part whole = {bytes, 3}, made = {root, sizeof root};
+    root[16] = 3;
+    gp_sha256(bytes, 3, root + 24);
+    gp_image_name_of(bytes, 3, name);
+    gp_image_name_before(&made, 1, other);
+    assert_memory_equal(name, other, 32);
+    assert_false(gp_image_is_named(root, sizeof root, name));
+    assert_true(gp_image_is_named(bytes, 3, name));
+    gp_image_name_before(&whole, 1, name);
+    assert_true(gp_image_is_named(bytes, 3, name));
+    gp_image_name_of(root, sizeof root, name);
+    assert_true(gp_image_is_named(root, sizeof root, name));
+    name[0] ^= 1;
+    assert_false(gp_image_is_named(root, sizeof root, name));
+    assert_false(gp_image_is_named(bytes, 3, name));
+}
+
 static void *help(void *naming)
 {
     gp_image_naming_work(naming);
@@ -162,9 +184,13 @@ static void two_at_once_are_as_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_name_is_by_definition), cmocka_unit_test(python_has_the_same),
-        cmocka_unit_test(parts_are_one_image),     cmocka_unit_test(others_have_other_names),
-        cmocka_unit_test(threads_make_the_same),   cmocka_unit_test(two_at_once_are_as_one),
+        cmocka_unit_test(a_name_is_by_definition),
+        cmocka_unit_test(python_has_the_same),
+        cmocka_unit_test(parts_are_one_image),
+        cmocka_unit_test(others_have_other_names),
+        cmocka_unit_test(none_goes_by_the_name_of_another),
+        cmocka_unit_test(threads_make_the_same),
+        cmocka_unit_test(two_at_once_are_as_one),
     };
     return cmocka_run_group_tests(tests, fill, NULL);
 }

@@ -42,3 +42,15 @@ def test_clients_of_releases_before_have_another_name() -> None:
     name = ImageName(MOST)
     name.add(DATA)
     assert name.names() == (image_name(DATA), hashlib.sha256(DATA).hexdigest())
+
+
+@pytest.mark.parametrize("piece", [1, 15, 1000])
+def test_what_names_are_made_of_has_no_name_of_before(piece: int) -> None:
+    root = b"gpupool image 1\0" + MOST.to_bytes(8, "little")
+    for at in range(0, MOST, LEAF):
+        root += hashlib.sha256(DATA[at : at + LEAF]).digest()
+    assert hashlib.sha256(root).hexdigest() == image_name(DATA)
+    name = ImageName(len(root))
+    for at in range(0, len(root), piece):
+        name.add(root[at : at + piece])
+    assert name.names() == (image_name(root),)

@@ -7,19 +7,11 @@
 #include "image_prints.h"
 #include "own_thread.h"
 
-/* A client of a release before may have named it. */
 static void *see_name(void *arg)
 {
     struct gpw_image_look *look = arg;
     const struct gpw_image *image = look->image;
-    const struct gp_image_part whole = {image->bytes, image->total};
-    unsigned char real[GP_IMAGE_NAME_BYTES], before[GP_IMAGE_NAME_BYTES];
-    gp_image_name_of(image->bytes, image->total, real);
-    look->is_genuine = memcmp(real, image->hash, sizeof real) == 0;
-    if (look->is_genuine)
-        return NULL;
-    gp_image_name_before(&whole, 1, before);
-    look->is_genuine = memcmp(before, image->hash, sizeof before) == 0;
+    look->is_genuine = gp_image_is_named(image->bytes, image->total, image->hash);
     return NULL;
 }
 
