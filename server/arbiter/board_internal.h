@@ -56,6 +56,7 @@ struct member_slot {
     uint64_t host_used;
     uint64_t questions;   /* that it has asked */
     uint64_t wants_since; /* ns, 0: does not wait */
+    uint64_t early;       /* it asked while it had work, in front of which that may have come */
     uint64_t slice_us;
     uint64_t busy_ns;  /* it has been let in, or has said that it works, for so long */
     uint32_t overdue;  /* turns that it did not give back in time */

@@ -32,6 +32,9 @@
 #define OVERDUE (2000 * MS)
 /* And one that nobody begins: whoever asked for it is stopped, or means harm. */
 #define UNUSED (100 * MS)
+/* What asked while other work of its was under way may have been let in behind that; if not, it is
+ * awake, and asks again. */
+#define UNUSED_EARLY (10 * MS)
 
 /* --- the turn ----------------------------------------------------------------------- */
 
@@ -240,11 +243,21 @@ static void forget_wants(struct gp_board *f, struct tenant_slot *t)
     }
 }
 
+static uint64_t unused_after(struct gp_board *f, const struct tenant_slot *t)
+{
+    for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
+        const struct member_slot *m = &f->members[i];
+        if (m->pid && m->wants_since && !m->early && gp_board_tenant_of(f, m) == t)
+            return UNUSED;
+    }
+    return UNUSED_EARLY;
+}
+
 static void turn_of_idle(struct gp_board *f, struct tenant_slot *t, uint64_t now)
 {
     struct tenant_slot *other = next_of(f, t, now);
     uint64_t idle = now > t->idle_since ? now - t->idle_since : 0;
-    bool unused = other && t->wanting && idle >= UNUSED;
+    bool unused = other && t->wanting && idle >= UNUSED_EARLY && idle >= unused_after(f, t);
     if (unused)
         forget_wants(f, t);
     if (f->yielding || !gp_board_eligible(f, t, now) || (other && gp_gang_over(f, t, other, now)) ||
@@ -374,6 +387,7 @@ bool gp_board_enter(struct gp_board *f, int member)
     if (!beside) {
         if (!m->wants_since) {
             m->wants_since = now;
+            m->early = 0;
             bool wakes = !t->wanting && !t->busy;
             if (wakes)
                 tenant_wakes(f, t, now);
@@ -428,6 +442,7 @@ void gp_board_member_idle(struct gp_board *f, int member, uint64_t since)
     gp_board_member_quiet(f, m, since);
     if (wanted) { /* it still waits at the gate for its next turn */
         m->wants_since = wanted;
+        m->early = 1;
         gp_board_tenant_of(f, m)->wanting++;
     }
 }

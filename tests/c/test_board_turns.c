@@ -112,12 +112,43 @@ static void the_oldest_are_forgotten(void **state)
     assert_true(gp_board_describe_turns(b, 0, little, sizeof little) > (int)sizeof little);
 }
 
+/* Until the turn must end, or far too long. */
+static void work_out(struct gp_board *b, int member, bool asks)
+{
+    uint64_t stop = clock_ns + 1000 * MS;
+    assert_true(gp_board_enter(b, member));
+    gp_board_started(b, member);
+    for (; !gp_board_must_yield(b, member) && clock_ns < stop; gp_board_turn(b, clock_ns))
+        clock_ns += MS;
+    assert_true(!asks || !gp_board_enter(b, member));
+    gp_board_idle(b, member, 0);
+}
+
+/* What it asked that for was let in before, so it has no use for its next turn. */
+static void what_was_asked_for_early_is_soon_forgotten(void **state)
+{
+    struct gp_board *b = *state;
+    int red = gp_board_join(b, "red"), blue = gp_board_join(b, "blue");
+    work(b, red, blue, 5);
+    work(b, blue, red, 3);
+    assert_true(gp_board_enter(b, red));
+    assert_false(gp_board_enter(b, blue));
+    work_out(b, red, true);
+    work_out(b, blue, false);
+    assert_false(gp_board_enter(b, blue));
+    clock_ns += 9 * MS;
+    assert_false(gp_board_enter(b, blue));
+    clock_ns += MS;
+    assert_true(gp_board_enter(b, blue));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(turns_are_remembered, make, unmake),
         cmocka_unit_test_setup_teardown(a_tenant_that_is_gone_has_no_name, make, unmake),
         cmocka_unit_test_setup_teardown(the_oldest_are_forgotten, make, unmake),
+        cmocka_unit_test_setup_teardown(what_was_asked_for_early_is_soon_forgotten, make, unmake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
