@@ -287,6 +287,20 @@ static void test_a_little_of_plenty_is_charged_unasked(void **state)
     assert_int_equal(questions, 1); /* there is no estimate any more */
 }
 
+/* One session loads as much as another one of its tenant frees at that moment. */
+static void test_an_estimate_that_was_too_low_is_found_soon(void **state)
+{
+    (void)state;
+    unsigned looks = 0;
+    assert_false(gpw_quota_is_doubtful(&session, 0));
+    assert_true(gpw_quota_estimate(&session, 0, 10 * MIB));
+    held = PLENTY + 400 * MIB;
+    for (; gpw_quota_is_doubtful(&session, 0); looks++)
+        look(1);
+    assert_true(session.ended);
+    assert_int_equal(looks, 2);
+}
+
 static void test_much_is_not_estimated(void **state)
 {
     (void)state;
@@ -360,6 +374,8 @@ int main(void)
                                         finish),
         cmocka_unit_test_setup_teardown(test_a_little_of_plenty_is_charged_unasked, begin_plenty,
                                         finish),
+        cmocka_unit_test_setup_teardown(test_an_estimate_that_was_too_low_is_found_soon,
+                                        begin_plenty, finish),
         cmocka_unit_test_setup_teardown(test_much_is_not_estimated, begin_plenty, finish),
         cmocka_unit_test_setup_teardown(test_near_the_limit_nothing_is, begin_plenty, finish),
         cmocka_unit_test_setup_teardown(test_an_estimate_takes_nothing_away, begin_plenty, finish),

@@ -328,10 +328,11 @@ static bool idle(struct gpw_session *s)
     gpw_pools_count(s);
     gpw_shareables_tick(s);
     /* about once a second; NVML takes its time, which work in flight would have to wait
-     * for, so then only every tenth time */
+     * for, so then only every tenth time, unless something says that it may be over */
     bool look = s->ticks % 5 == 0 && (!gpw_gate_busy(s) || s->ticks % 50 == 0);
-    for (uint32_t i = 0; look && i < s->device_count; i++)
-        gpw_quota_enforce(s, i);
+    for (uint32_t i = 0; i < s->device_count; i++)
+        if (look || gpw_quota_is_doubtful(s, i))
+            gpw_quota_enforce(s, i);
     gpw_host_functions_look(s);
     gpw_nccl_tick(s);
     s->ticks++;

@@ -162,6 +162,12 @@ void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal)
                         (unsigned long long)(a->excess >> 20));
 }
 
+bool gpw_quota_is_doubtful(const struct gpw_session *s, uint32_t ordinal)
+{
+    const struct gpw_account *a = &s->accounts[ordinal];
+    return a->estimated || (a->looks && a->looks < LOOKS);
+}
+
 bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal)
 {
     uint64_t over;

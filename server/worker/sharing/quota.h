@@ -26,6 +26,9 @@ bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal);
 /* Now and then: a session that has made its tenant hold more than the limit, in ways that
  * nothing here could refuse, and that cannot be made to fit, is ended. */
 void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal);
+/* Whether that should be soon: something was charged by an estimate, which another session of the
+ * tenant can make too low, or one look has found too much. */
+bool gpw_quota_is_doubtful(const struct gpw_session *s, uint32_t ordinal);
 /* Charge what the driver has just taken, without asking anybody. False: it has to be found out, as
  * that is much, or little is left. */
 bool gpw_quota_estimate(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
