@@ -80,8 +80,8 @@ def read_session_request(
 
 
 def _needs_zmq(question: protocol.Message) -> bool:
-    """An earlier release says nothing. Workers of a client with several servers speak to each
-    other over ZeroMQ."""
+    """An earlier release says nothing. Workers of a client with several servers may have to speak
+    to one of an earlier release."""
     if "ways" not in question.fields:
         return True
     ways = question.fields["ways"].split()
