@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "movers.h"
-#include "operations_there.h"
 #include "route.h"
+#include "session.h"
 
 /* The wrapper, as nvcc lays it into the application. */
 struct wrapper {
@@ -170,7 +170,7 @@ static bool knows_names(const struct gpc_route *on)
 {
     struct gpc_route route = on ? *on : gpc_route_here();
     const struct gpc_session *s = gpc_route_session(&route);
-    return !s || gpc_session_has(s, GP_OP_gp_topology);
+    return !s || s->knows_image_names;
 }
 
 void gpc_image_name(const struct gpc_route *on, const struct gpc_image *image,

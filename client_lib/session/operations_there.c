@@ -12,6 +12,8 @@ const char *gpc_operations_take(struct gpc_session *s, const uint32_t *known, ui
     if (!gp_wire_agree(s->wire, s->wire) || bytes % sizeof *known ||
         !gp_shared_read(&s->shared, known, bytes / sizeof *known))
         return "what it says of its operations cannot be";
+    /* it came with the names of now (proto/wire/image_name.h) */
+    s->knows_image_names = gpc_session_has(s, GP_OP_gp_topology);
     const char *missing = gp_shared_lacks(&s->shared, gp_core_requests);
     if (!missing)
         return NULL;

@@ -70,6 +70,7 @@ struct gpc_session {
     uint64_t window_begin, window_end; /* of all its devices' windows */
     uint32_t wire;                     /* the protocol that is spoken */
     struct gp_shared shared;           /* the operations that its worker has, too */
+    bool knows_image_names;            /* those of now (images/image.c) */
 
     pthread_mutex_t submit_lock; /* held while a message is numbered and sent */
     uint64_t last_seq;
