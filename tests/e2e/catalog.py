@@ -108,7 +108,9 @@ DRIVER_PROGRAMS = (
     Program("uploads_behind_legacy", "uploads", driver=True, arguments=("3", "legacy")),
     Program("driver_polled_fault", "driver_polled", driver=True, arguments=("fault",)),
     Program("driver_waits", "driver_waits", driver=True),
-    Program("driver_waits_looks", "driver_waits", driver=True, arguments=("looks", "5"), ours=True),
+    Program(
+        "driver_waits_looks", "driver_waits", driver=True, arguments=("looks", "10"), ours=True
+    ),
     Program("driver_waits_rests", "driver_waits", driver=True, arguments=("rests", "5")),
     Program("driver_waits_fault", "driver_waits", driver=True, arguments=("fault",)),
     Program("driver_streams", "driver_streams", driver=True),

@@ -396,7 +396,7 @@ static double busy_part(void)
     return own / wall;
 }
 
-/* A machine that is busy gives nobody a whole processor. */
+/* A machine that is busy gives nobody a whole processor, and who sleeps needs next to nothing. */
 static void long_waits(int rounds, bool spin)
 {
     double most = 0;
@@ -404,7 +404,7 @@ static void long_waits(int rounds, bool spin)
         double part = busy_part();
         most = part > most ? part : most;
     }
-    EXPECT((most > 0.25) == spin, "a wait took %.2f of a processor", most);
+    EXPECT((most > 0.05) == spin, "a wait took %.2f of a processor", most);
 }
 
 int main(int argc, char **argv)
