@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "transport/support.h"
+#include "wire/condition.h"
 
 /* Bytes that wait in one direction before a sender has to. */
 #define QUEUE_BYTES_MAX ((size_t)8 << 20)
@@ -61,15 +62,6 @@ struct gp_listener {
 static pthread_mutex_t listeners_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gp_listener *listeners; /* under listeners_lock, as their fields */
 
-static void cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 /* false once the deadline has passed. */
 static bool cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadline)
 {
@@ -116,7 +108,7 @@ static int pair_new(struct gp_channel *ends[2])
     }
     pthread_mutex_init(&p->lock, NULL);
     for (int i = 0; i < 2; i++) {
-        cond_init(&p->queues[i].changed);
+        gp_condition_init(&p->queues[i].changed);
         p->open[i] = true;
         *ends[i] = (struct gp_channel){.pair = p, .end = i};
     }
@@ -166,7 +158,7 @@ static int inproc_listen(const char *url, struct gp_listener **out, struct gp_er
         return -ENOMEM;
     }
     l->url = copy;
-    cond_init(&l->changed);
+    gp_condition_init(&l->changed);
     pthread_mutex_lock(&listeners_lock);
     bool taken = listener_named(url) != NULL;
     if (!taken) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "transport/tcp_channel.h"
+#include "wire/condition.h"
 #include "wire/own_thread.h"
 
 #define LANES_USUAL 4
@@ -35,15 +36,6 @@ int tcp_lanes_setting(unsigned *lanes, struct gp_error *err)
 
 /* --- life ------------------------------------------------------------------------ */
 
-static void condition_make(pthread_cond_t *c)
-{
-    pthread_condattr_t how;
-    pthread_condattr_init(&how);
-    pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-    pthread_cond_init(c, &how);
-    pthread_condattr_destroy(&how);
-}
-
 static struct tcp_lanes *lanes_new(struct gp_channel *ch, unsigned wanted,
                                    const struct gp_silence *silence, const unsigned char *word)
 {
@@ -57,12 +49,12 @@ static struct tcp_lanes *lanes_new(struct gp_channel *ch, unsigned wanted,
     l->encrypts = ch->tls != NULL;
     memcpy(l->word, word, sizeof l->word);
     pthread_mutex_init(&l->lock, NULL);
-    condition_make(&l->wake);
-    condition_make(&l->sends);
-    condition_make(&l->arrived);
-    condition_make(&l->gone);
+    gp_condition_init(&l->wake);
+    gp_condition_init(&l->sends);
+    gp_condition_init(&l->arrived);
+    gp_condition_init(&l->gone);
     pthread_mutex_init(&l->landing.lock, NULL);
-    condition_make(&l->landing.over);
+    gp_condition_init(&l->landing.over);
     for (unsigned i = 0; i < STRIPE_LANES_MAX; i++) {
         struct tcp_lane *lane = &l->lane[i];
         lane->all = l;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "condition.h"
 #include "span.h"
 #include "timeslice.h"
 
@@ -74,13 +75,9 @@ static void unlink_stream(CUstream stream)
 CUstream sg_stream_new(CUcontext context, unsigned flags, int priority)
 {
     CUstream stream = calloc(1, sizeof(*stream));
-    pthread_condattr_t attributes;
     if (!stream)
         return NULL;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&stream->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    gp_condition_init(&stream->wake);
     stream->context = context;
     stream->id = ++sg.next_id;
     stream->flags = flags;

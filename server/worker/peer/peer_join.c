@@ -7,20 +7,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "condition.h"
 #include "gpw_handlers.h"
 #include "loop.h"
 #include "peer_internal.h"
 #include "peer_seal.h"
-
-/* Of the clock that nobody sets. */
-static void condition_make(pthread_cond_t *c)
-{
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(c, &clock);
-    pthread_condattr_destroy(&clock);
-}
 
 int gpw_peers_open(struct gpw_session *s, const struct gpw_peers_at *where)
 {
@@ -30,7 +21,7 @@ int gpw_peers_open(struct gpw_session *s, const struct gpw_peers_at *where)
     all->at = *where;
     all->transfers_end = &all->transfers;
     pthread_mutex_init(&all->lock, NULL);
-    condition_make(&all->slot_free);
+    gp_condition_init(&all->slot_free);
     s->peers = all;
     return 0;
 }
@@ -126,7 +117,7 @@ static struct gpw_peer *peer_new(struct gpw_session *s, uint32_t index, const ui
     p->url = strdup(url);
     p->notes_end = &p->notes;
     memcpy(p->secret, secret, sizeof p->secret);
-    condition_make(&p->work);
+    gp_condition_init(&p->work);
     if (!p->url) {
         peer_free(p);
         return NULL;
