@@ -18,10 +18,16 @@
 /* For longer not even a program that asks for it keeps a processor busy. */
 #define ALWAYS_MOST_NS 100000000
 
-bool gpc_spin_may(CUcontext context)
+/* How threads of a context are to wait: asleep, where there is none. */
+static unsigned scheduling(CUcontext context)
 {
     const struct gpc_context *c = context ? gpc_context_of(context) : NULL;
-    return c && (c->flags & CU_CTX_SCHED_MASK) != CU_CTX_SCHED_BLOCKING_SYNC;
+    return c ? c->flags & CU_CTX_SCHED_MASK : CU_CTX_SCHED_BLOCKING_SYNC;
+}
+
+bool gpc_spin_may(CUcontext context)
+{
+    return scheduling(context) != CU_CTX_SCHED_BLOCKING_SYNC;
 }
 
 bool gpc_spin_likely(void)
@@ -111,17 +117,12 @@ static enum seen look_next(struct gpc_thread *t, const struct look *l)
     return gpc_call_await_until(l->call, from) ? SEEN_ANSWER : look_until(t, l, until);
 }
 
-static bool spins_always(CUcontext context)
-{
-    const struct gpc_context *c = context ? gpc_context_of(context) : NULL;
-    return c && (c->flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_SPIN;
-}
-
 bool gpc_spin_await(bool (*is_over)(const void *what), const void *what,
                     const struct gpc_call *call)
 {
     struct gpc_thread *t = gpc_thread();
-    struct look l = {is_over, what, call, gp_clock_ns(), spins_always(call->route.context)};
+    struct look l = {is_over, what, call, gp_clock_ns(),
+                     scheduling(call->route.context) == CU_CTX_SCHED_SPIN};
     enum seen seen = SEEN_NOTHING;
     if (l.always)
         seen = look_until(t, &l, l.begin + ALWAYS_MOST_NS);

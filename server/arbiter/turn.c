@@ -58,11 +58,10 @@ static struct tenant_slot *next_of(struct gp_board *f, const struct tenant_slot 
     return best;
 }
 
-static uint64_t quantum_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now)
+/* Where nobody waits for steps. */
+static uint64_t usual_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now)
 {
-    uint64_t sum = 0, steps_end = gp_step_turn_end(f, t, now);
-    if (steps_end)
-        return steps_end;
+    uint64_t sum = 0;
     for (int i = 0; i < GP_BOARD_TENANTS; i++)
         if (f->tenants[i].busy || f->tenants[i].wanting)
             sum += f->tenants[i].weight;
@@ -71,14 +70,22 @@ static uint64_t quantum_end(const struct gp_board *f, const struct tenant_slot *
     return gp_gang_turn_end(f, t, now, now + ns);
 }
 
+static uint64_t quantum_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now)
+{
+    uint64_t steps_end = gp_step_turn_end(f, t, now);
+    return steps_end ? steps_end : usual_end(f, t, now);
+}
+
 /* It goes on, since `other` is not behind yet, or there is none: where somebody waits for each
  * step, no longer than that is so. */
 static uint64_t quantum_next(const struct gp_board *f, const struct tenant_slot *t,
                              const struct tenant_slot *other, uint64_t now)
 {
-    uint64_t end = quantum_end(f, t, now);
-    if (!other || !gp_step_turn_end(f, t, now))
+    uint64_t steps_end = gp_step_turn_end(f, t, now);
+    if (!other || !steps_end) {
+        uint64_t end = steps_end ? steps_end : usual_end(f, t, now);
         return end > now ? end : now + QUANTUM_LEAST;
+    }
     uint64_t ahead = gp_gang_due(f, other) - gp_gang_due(f, t);
     uint64_t ns = ahead / 1000 * gp_board_weight(t) + AGAIN;
     return now + (ns < GP_QUANTUM_MOST ? ns : GP_QUANTUM_MOST);
